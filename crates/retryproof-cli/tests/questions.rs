@@ -17,7 +17,7 @@ mod support;
 
 const PAGE: &str = include_str!("../../retryproof/src/guide/operating.md");
 const RECORDS: u64 = 200_000;
-/// How many of them no holder will finish.
+/// How many of these records no holder will finish.
 const STUCK: usize = 25;
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -28,7 +28,7 @@ fn part(heading: &str) -> String {
     after.split("\n## ").next().unwrap_or_default().to_owned()
 }
 
-/// The commands in the shell blocks of a part. A command goes on after a backslash.
+/// The commands in the shell blocks of a part. A command continues after a backslash.
 fn commands(part: &str) -> Vec<String> {
     let blocks = part.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
     let lines = blocks.flat_map(|block| {
@@ -52,7 +52,7 @@ fn token(command: &str) -> &str {
     after.split_whitespace().next().expect("a token")
 }
 
-/// Runs a line of the guide in a shell. It has to end in time.
+/// Runs a line of the guide in a shell. The line has to end in time.
 #[expect(clippy::disallowed_methods, reason = "the time that an operator waits")]
 fn answered(place: &Place, line: &str) -> Output {
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_retryproof"));
@@ -79,8 +79,8 @@ fn db(place: &Place) -> Connection {
     Connection::open(place.db()).expect("the file")
 }
 
-/// Puts a record there, as a copy of the one that `backup 2026-11-22` left. A record in progress
-/// has lost its holder a second ago.
+/// Creates a record, as a copy of the one that `backup 2026-11-22` left. The holder of a record in
+/// progress has died a second ago.
 fn plant(place: &Place, scope: &str, key: &str, state: u8, token: &str) {
     let copied = db(place).execute(
         "INSERT OR REPLACE INTO retryproof_records (scope, key, state, owner, token, takeovers, \
@@ -96,7 +96,7 @@ fn plant(place: &Place, scope: &str, key: &str, state: u8, token: &str) {
 /// Fills the store. A scan meets the many records before those that the guide names.
 fn filled() -> Place {
     let place = Place::sqlite();
-    // A run of two hours ago.
+    // A run that began two hours ago.
     let mut old = Command::new("faketime");
     old.args(["-f", "-2h", env!("CARGO_BIN_EXE_retryproof"), "run", "backup", "old", "--", "true"]);
     old.env("IDEMPOTENCY_STORE", &place.url).env("IDEMPOTENCY_INSTANCE", "pod-7");
@@ -125,7 +125,7 @@ fn filled() -> Place {
     place
 }
 
-/// A run of `backup nightly` that goes on until it is ended.
+/// Starts a run of `backup nightly` that continues until the test ends it.
 fn running(place: &Place) -> Child {
     let script = ["run", "backup", "nightly", "--", "sh", "-c", "echo > up; read line"];
     let run = started(place.retryproof(script).stdin(Stdio::piped()));

@@ -190,7 +190,7 @@ fn sto_4_purge_takes_what_is_over_to_the_nanosecond_and_nothing_else() {
     clock.advance(Duration::from_nanos(2));
     assert_eq!(purge(usize::MAX), 1_000);
     clock.advance(SECOND);
-    assert_eq!(purge(usize::MAX), 1, "the lease of one is over now, its ttl was");
+    assert_eq!(purge(usize::MAX), 1, "the lease of the first is over now; its ttl ended before");
     let late = request(SECOND, SECOND);
     clock.advance(SECOND);
     assert_eq!(purge(usize::MAX), 1);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every interleaving of a few threads on the memory store, checked by loom.
 //!
-//! `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p retryproof-memory --release --test loom`.
-//! Under that flag the store uses loom's mutex and atomics and a model of `Notify` (`src/sync.rs`).
-//! Sleeps have no time limit there, so a lost wake-up is a deadlock, and loom reports it with the
-//! schedule that leads to it.
+//! Run it with `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p retryproof-memory
+//! --release --test loom`. With that flag, the store uses loom's mutex and atomics and a model of
+//! `Notify` (`src/sync.rs`). Sleeps have no time limit in this model, so a lost wake-up is a
+//! deadlock, and loom reports it with the schedule that leads to it.
 #![cfg(loom)]
 
 use std::future::Future;
@@ -59,8 +59,8 @@ impl World {
         ready(self.store.complete(&self.id, owner, &done)).unwrap()
     }
 
-    /// What a waiting caller does: acquires, and while another is at work sleeps until that has
-    /// changed. Says whether it was granted, which it then completes.
+    /// A waiting caller: acquires, and sleeps until the record changes while another caller holds
+    /// it. Returns whether it was granted; if so, it completes the key.
     fn wait_and_take(&self) -> bool {
         let owner = OwnerId::new();
         loop {
@@ -77,12 +77,12 @@ impl World {
         }
     }
 
-    /// A point where loom may switch: moving the clock is none.
+    /// A point at which loom may switch threads, because moving the clock is none.
     fn let_others_run(&self) {
         assert!(matches!(ready(self.store.peek(&self.id)), Ok(Peeked::Busy(_))));
     }
 
-    /// Runs `work` in a thread of its own.
+    /// Runs `work` in a separate thread.
     fn spawn<T: 'static>(&self, work: impl FnOnce(World) -> T + 'static) -> thread::JoinHandle<T> {
         let world = self.clone();
         thread::spawn(move || work(world))
@@ -97,7 +97,7 @@ fn identity(key: &str) -> Identity {
     Identity::of("loom", key).unwrap()
 }
 
-/// A call that never waits.
+/// The result of a call that never waits.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -105,7 +105,8 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Every schedule with at most `preemptions` switches away from a thread that could have gone on.
+/// Runs every schedule with at most `preemptions` switches away from a thread that could have
+/// continued.
 fn every_schedule(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -130,7 +131,7 @@ fn acq_2_of_three_at_the_instant_of_expiry_one_takes_over() {
         let mine = contend(world);
         let all = others.map(|other| other.join().unwrap());
         assert_eq!(mine.0 + all[0].0 + all[1].0, 1);
-        assert!(all.iter().all(|(_, token)| *token == mine.1), "the losers see the winner's token");
+        assert!(all.iter().all(|(_, token)| *token == mine.1), "the others see the winner's token");
     });
 }
 

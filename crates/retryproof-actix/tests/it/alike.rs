@@ -35,7 +35,7 @@ fn filter(engine: &IdempotencyEngine) -> IdempotencyFilter {
         .unwrap()
 }
 
-/// A request to either.
+/// A request that is sent to either framework.
 #[derive(Clone, Copy)]
 struct Ask {
     method: &'static str,
@@ -57,7 +57,7 @@ async fn ask_axum(app: &Router, ask: Ask) -> Answer {
     for (name, value) in ask.fields {
         request = request.header(*name, *value);
     }
-    // As from a socket: the length is declared.
+    // Declare the length, as a client on a socket does.
     let request =
         request.header("content-length", ask.body.len()).body(Body::from(ask.body)).unwrap();
     let response = app.clone().oneshot(request).await.unwrap();
@@ -81,13 +81,13 @@ where
     read(test::call_service(app, into(request)).await).await
 }
 
-/// Without the length that axum's router adds; actix's server does.
+/// Removes the length that axum's router adds, because actix's server adds it later.
 fn unframed(mut answer: Answer) -> Answer {
     answer.lines.retain(|(name, _)| name != "content-length");
     answer
 }
 
-/// What both handlers answer.
+/// The response of both handlers.
 const FIELDS: [(&str, &[u8]); 5] = [
     ("content-type", b"application/octet-stream"),
     ("x-line", b"1"),
@@ -205,11 +205,11 @@ async fn http_2_http_4_http_11_refusals_are_the_same_to_the_byte() {
             ask_actix(&actix, ask, |request| request.to_request()).await,
         );
         assert_eq!(one.status, status, "{one:?}");
-        // actix keeps this word beside the fields, and writes it on the wire; axum's server looks
-        // for the field.
+        // actix keeps this value beside the fields and writes it on the wire; axum's server reads
+        // it from the field.
         one.lines.retain(|(name, _)| name != "connection");
         match ask.method {
-            "HEAD" => assert_eq!(one, other, "the length of the body that is not there, too"),
+            "HEAD" => assert_eq!(one, other, "also the length of the omitted body"),
             _ => assert_eq!(unframed(one), other),
         }
     }

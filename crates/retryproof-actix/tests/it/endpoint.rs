@@ -19,7 +19,7 @@ use crate::world::{POLICY, Runs, engine, filter, post, send};
 
 static POLICY_OF_ENDPOINTS: Policy = POLICY;
 
-/// A function behind the guard, as the attribute makes one.
+/// A function behind the guard, in the form that the attribute generates.
 #[derive(Clone)]
 pub(crate) struct Endpoint<F> {
     filter: IdempotencyFilter,
@@ -53,7 +53,8 @@ endpoint! { A }
 endpoint! { A B }
 endpoint! { A B C }
 
-/// Tells the endpoints apart by their arguments; the attribute's are types of their own.
+/// Distinguishes the endpoints of this file by their arguments; the attribute generates a separate
+/// type for each endpoint instead.
 pub(crate) struct Marker<T>(std::marker::PhantomData<T>);
 
 impl<T> FromRequest for Marker<T> {
@@ -69,7 +70,7 @@ pub(crate) fn guarded<F>(filter: &IdempotencyFilter, function: F) -> Endpoint<F>
     Endpoint { filter: filter.clone(), function }
 }
 
-/// Wants `x-user`; takes its time.
+/// Requires `x-user`, and takes a while.
 pub(crate) struct User(String);
 
 impl FromRequest for User {
@@ -125,7 +126,7 @@ async fn ann_6_an_argument_that_authenticates_stands_before_a_replay_wherever_th
         assert!(send(&app, of("ann", "k").to_request()).await.is_replay());
         let stranger = post("/orders", "k").insert_header(("content-type", "application/json"));
         let stranger = stranger.set_payload("{\"id\":1}").to_request();
-        assert_eq!(send(&app, stranger).await.status, 401, "nothing is replayed to a stranger");
+        assert_eq!(send(&app, stranger).await.status, 401, "nothing is replayed to another caller");
         assert_eq!(runs.count(), before + 1);
     }
 }
@@ -147,7 +148,7 @@ async fn ann_6_a_body_that_is_rejected_is_answered_unstored_and_leaves_the_key_f
     }
     assert_eq!(send(&app, of("ann", "k").to_request()).await.text(), "1 1");
     assert!(send(&app, of("ann", "k").to_request()).await.is_replay());
-    // The record is judged before the body is read (FP-1).
+    // The fingerprint is compared before the body is read (FP-1).
     assert_eq!(send(&app, of("ann", "k").set_payload("{").to_request()).await.status, 422);
 }
 

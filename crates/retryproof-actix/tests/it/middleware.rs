@@ -63,7 +63,7 @@ async fn http_3_a_request_without_a_key_passes_untouched_where_keys_are_optional
     });
     let answer =
         send(&app, TestRequest::post().uri("/orders").set_payload("12345").to_request()).await;
-    assert_eq!(answer.text(), "false 5", "no limit of the guard, and no lease");
+    assert_eq!(answer.text(), "false 5", "the guard sets no limit and takes no lease");
     assert_eq!(
         send(&app, post("/orders", "k").set_payload("1234").to_request()).await.text(),
         "true 4"
@@ -96,7 +96,7 @@ async fn http_4_what_the_guard_lets_in_the_extractors_of_actix_take() {
         ),
     )
     .await;
-    // Over actix's own 256 KiB for bytes, and 16 KiB for forms.
+    // This is over actix's own limits of 256 KiB for bytes and 16 KiB for forms.
     let large = "x".repeat(1 << 20);
     assert_eq!(
         send(&app, post("/orders", "k").set_payload(large).to_request()).await.text(),
@@ -233,7 +233,7 @@ async fn http_7_an_error_of_what_stands_inside_is_a_service_error_and_frees_the_
     let failing = post("/orders", "k").insert_header(("x-fail", "1")).to_request();
     assert!(
         actix_web::dev::Service::call(&app, failing).await.is_err(),
-        "the error goes on outside"
+        "the error reaches the outer middleware"
     );
     let answer = send(&app, post("/orders", "k").to_request()).await;
     assert_eq!((answer.status, answer.is_replay(), answer.text()), (200, false, "1"));
@@ -247,7 +247,7 @@ async fn http_7_a_panic_goes_on_outside_and_frees_the_key() {
         move || {
             let run = runs.next();
             async move {
-                // Once in its first poll, once in its own task.
+                // The handler panics once in its first poll, and once in its own task.
                 if run == 2 {
                     tokio::task::yield_now().await;
                 }

@@ -23,7 +23,7 @@ use retryproof_testkit::{Fault, FaultStore, Faults, Operation};
 use crate::endpoint::{User, guarded};
 use crate::world::{POLICY, post};
 
-/// The outcomes that an observer is told.
+/// The outcomes that an observer has received.
 #[derive(Debug, Default)]
 struct Heard(Mutex<Vec<&'static str>>);
 
@@ -153,7 +153,7 @@ async fn http_18_each_answer_of_an_annotated_handler_says_how_it_was_served() {
         (post("/orders", "k").set_payload("2"), Served::Mismatch),
         (post("/orders", "a,b"), Served::Refused(Code::KeyInvalid)),
         (TestRequest::post().uri("/orders"), Served::Unguarded),
-        // Rejected before the key is looked up; after the grant; and without a key.
+        // The request is rejected before the key is looked up, after the grant, and without a key.
         (post("/nobody", "n"), Served::Unguarded),
         (post("/json", "j").insert_header(json).set_payload("no json"), Served::Released),
         (TestRequest::post().uri("/nobody"), Served::Unguarded),

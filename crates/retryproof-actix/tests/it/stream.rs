@@ -60,7 +60,7 @@ async fn http_7_a_body_that_is_marked_or_late_is_sent_as_it_comes() {
     let mut web = engine.config().web.clone();
     web.collect_timeout = Duration::from_millis(50);
     let late = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build().unwrap();
-    // The default is too long for this test to see its end.
+    // The default time limit for a body is too long for this test.
     for (fate, filter) in [(AnswerFate::Stream, filter()), (AnswerFate::Store, late)] {
         let app = app!(&filter, move || async move {
             HttpResponse::Ok().message_body(Endless(false)).unwrap().with_fate(fate)
@@ -95,7 +95,7 @@ fn futures_stream<const N: usize>(
     Pieces(pieces.into_iter())
 }
 
-/// A payload or an answer that breaks off after its first bytes.
+/// A request body or a response that breaks off after its first bytes.
 fn breaking_off<E: 'static>(
     error: fn() -> E,
 ) -> impl futures_core::Stream<Item = Result<Bytes, E>> + 'static {

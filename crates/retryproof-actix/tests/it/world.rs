@@ -33,7 +33,7 @@ pub(crate) fn filter_on(engine: &IdempotencyEngine) -> IdempotencyFilter {
 pub(crate) struct Runs(Arc<AtomicUsize>);
 
 impl Runs {
-    /// One more, and how many it are.
+    /// Counts a run, and returns the number of runs so far.
     pub(crate) fn next(&self) -> usize {
         self.0.fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -43,11 +43,11 @@ impl Runs {
     }
 }
 
-/// An answer, read whole.
+/// A response, with its whole body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// Sorted by name, the lines of one field in order.
+    /// The fields, sorted by name; the lines of one field keep their order.
     pub(crate) lines: Vec<(String, Vec<u8>)>,
     pub(crate) body: Bytes,
 }
@@ -82,7 +82,7 @@ impl Answer {
         problem["code"].as_str().expect("a code").to_owned()
     }
 
-    /// Without what a framework adds by itself, and without the marks of a replay.
+    /// Removes the fields that a framework adds, and the marks of a replay.
     pub(crate) fn repeated(mut self) -> Self {
         let own = ["idempotent-replayed", "cache-control", "date", "content-length"];
         self.lines.retain(|(name, _)| !own.contains(&name.as_str()));

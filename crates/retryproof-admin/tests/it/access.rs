@@ -9,7 +9,7 @@ use retryproof_admin::Access;
 
 use crate::support::{Shelf, complete, find, get, send};
 
-/// Lets operators in by a header, as a proxy with a login would set it.
+/// Accepts operators by a header that a proxy with a login would set.
 fn by_role(request: &Parts) -> Access {
     match request.headers.get("x-role").map(|role| role.as_bytes()) {
         Some(b"admin") => Access::All,

@@ -151,7 +151,8 @@ async fn ops_9_viewers_share_one_scan_and_a_slow_scan_is_repeated_rarely() {
     }
     shelf.slow_down(Duration::from_secs(1));
     let page = shelf.page();
-    // The scan takes 20 s. A request waits 2 s for it, and then shows what there is.
+    // The scan takes 20 s. A request waits 2 s for the scan, and then shows the records read so
+    // far.
     let (first, second) = tokio::join!(get(&page, "/records"), get(&page, "/live"));
     for answer in [first, second] {
         assert!(answer.has(">1 record read so far."), "{}", answer.body);

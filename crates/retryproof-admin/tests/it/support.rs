@@ -41,12 +41,12 @@ impl Shelf {
         id
     }
 
-    /// From now on, the first page of a scan counts so many records that cannot be read.
+    /// From now on, the first page of a scan counts this many records that cannot be read.
     pub(crate) fn spoil(&self, unreadable: u64) {
         self.0.lock().unwrap().unreadable = unreadable;
     }
 
-    /// How often the store was asked for anything.
+    /// How many calls the store has received.
     pub(crate) fn calls(&self) -> usize {
         self.0.lock().unwrap().calls
     }
@@ -70,7 +70,7 @@ impl Shelf {
         IdempotencyEngine::new(SharedStore::builder(self.clone()).with_inspect().build())
     }
 
-    /// The page, for anyone.
+    /// The page, open to every visitor.
     pub(crate) fn page(&self) -> Router {
         retryproof_admin::router(&self.engine(), |_: &Parts| Access::ReadOnly)
     }
@@ -171,7 +171,7 @@ pub(crate) fn complete() -> RecordSummary {
     RecordSummary::new(RecordState::Complete, FencingToken::new(42), left, 210, true)
 }
 
-/// What a browser gets.
+/// Requests a page, as a browser does.
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -199,7 +199,7 @@ pub(crate) async fn get(page: &Router, path: &str) -> Answer {
     send(page, Request::get(path).body(Body::empty()).unwrap()).await
 }
 
-/// Submits the form. The fields are escaped already.
+/// Submits the form. The fields must already be escaped.
 pub(crate) async fn find(page: &Router, form: &str) -> Answer {
     let request = Request::post("/records")
         .header("content-type", "application/x-www-form-urlencoded")

@@ -104,7 +104,7 @@ fn requests_are_audited(place: &Place) {
     assert_eq!((&newest[0]["scope"], &newest[0]["token"]), (&Value::Null, &Value::Null));
     assert!(newest[0]["operator"].as_str().unwrap().contains('@'), "{newest}");
 
-    // By default, keys are masked; the list has a limit, and can be about one scope.
+    // By default, keys are masked. The list has a limit, and can be restricted to one scope.
     let listed = place.retryproof(["audit", "--limit", "3"]).output().unwrap();
     assert!(!out(&listed).contains("canary") && out(&listed).contains('#'), "{}", out(&listed));
     assert!(out(&listed).contains(" UTC "), "{}", out(&listed));
@@ -143,7 +143,7 @@ fn nothing_changes(place: &Place, token: &str, expected: i32, sentence: &str) {
     assert!(err(&import).contains("nothing was imported, because the audit table"));
 }
 
-/// A service, and what it runs, does not need the table.
+/// Neither a service nor its actions need the table.
 fn a_service_works(place: &Place) {
     completed(place, "k");
     let doctor = json(place, &["doctor"]);
@@ -151,7 +151,7 @@ fn a_service_works(place: &Place) {
     assert!(!ids.iter().any(|id| id == "schema" || id == "privilege"), "{doctor:#}");
 }
 
-/// As on a store that an earlier version has migrated.
+/// The store looks as if an earlier version had migrated it.
 fn nothing_changes_without_the_table(place: &Place) {
     let token = completed(place, "k");
     sql(place, &format!("DROP TABLE {}_audit", table(place)));

@@ -18,7 +18,7 @@ fn with_two_records() -> Place {
     place
 }
 
-/// Changes the record `work k` behind the command's back.
+/// Changes the record `work k` without the command.
 fn update(place: &Place, change: &str) {
     let db = rusqlite::Connection::open(place.db()).unwrap();
     let sql = format!("UPDATE retryproof_records SET {change} WHERE key = CAST('k' AS BLOB)");
@@ -129,16 +129,16 @@ fn redis(url: &str, command: &[&[u8]]) -> Vec<u8> {
     answer.strip_suffix(b"+OK\r\n").unwrap_or(&answer).to_vec()
 }
 
-/// A key that another program has written as a list, where `work k` would be.
+/// Another program has written a list under the key of `work k`.
 pub(crate) fn a_key_of_another_type_is_refused(place: &Place) {
     let run = place.run(&[], "echo result").output().unwrap();
     assert_eq!(code(&run), 0, "{}", err(&run));
     let file = place.path("records.jsonl");
     std::fs::write(&file, verb(place, &["export"]).stdout).unwrap();
     let prefix = place.url.split("prefix=").nth(1).unwrap();
-    // Only the keys of records have a brace here.
+    // Only keys of records contain a brace here.
     let found = redis(&place.url, &[b"KEYS", format!("{prefix}:{{*").as_bytes()]);
-    // One key: `*1`, its length, itself.
+    // The answer with one key: `*1`, its length, and the key.
     let mut lines = found.splitn(3, |byte| *byte == b'\n');
     assert_eq!(lines.next(), Some(&b"*1\r"[..]));
     let key = lines.nth(1).unwrap().strip_suffix(b"\r\n").unwrap();

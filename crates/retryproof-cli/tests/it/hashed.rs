@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::support::{Place, SECRET, SECRET_VARIABLE, code, err, out};
 
-/// Runs a verb, which succeeds.
+/// Runs a verb, which must succeed.
 fn json(place: &Place, arguments: &[&str]) -> Value {
     let output = place.retryproof(arguments).args(["--output", "json"]).output().unwrap();
     assert_eq!(code(&output), 0, "{arguments:?}: {}", err(&output));
@@ -37,7 +37,7 @@ pub(crate) fn hashed_records_are_found_and_changed(place: &Place) {
         assert_eq!(code(&get), expected, "{}", err(&get));
     }
 
-    // Another secret, or none, is refused by every verb, also by the migration.
+    // Every verb refuses another secret, or none; so does the migration.
     for verb in [&["get", "work", "canary"][..], &["migrate"]] {
         let mut other = place.retryproof(verb);
         let other = other.env(SECRET_VARIABLE, "canary-".repeat(5)).output().unwrap();

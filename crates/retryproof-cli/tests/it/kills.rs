@@ -24,7 +24,7 @@ fn acq_1_of_two_started_at_once_one_runs_and_the_other_replays() {
     one_run_at_a_time(&Place::sqlite());
 }
 
-/// Starts a command twice at once; then once more, killed while it runs.
+/// Starts a command twice at once, and once more; the third run is killed.
 pub(crate) fn one_run_at_a_time(place: &Place) {
     let script = "echo run >> runs; cat go > /dev/null; echo out; echo err >&2; exit 3";
     let pipe = Command::new("mkfifo").arg(place.path("go")).status();
@@ -42,7 +42,7 @@ pub(crate) fn one_run_at_a_time(place: &Place) {
     }
     assert_eq!(place.read("runs"), "run\n");
 
-    // A run that is killed: the next one waits for the end of its lease, and takes over.
+    // A run is killed. The next one waits for the end of its lease, and takes over.
     let script = "echo $RETRYPROOF_ATTEMPT >> attempts; echo $$ > pid; [ $RETRYPROOF_ATTEMPT = \
                   takeover ] || exec sleep 300; echo finished";
     let run = || {
@@ -110,7 +110,7 @@ fn run_2_a_lost_lease_stops_the_command_and_records_nothing() {
                   while :; do sleep 0.1; done";
     let wrapper = started(&mut place.run(&["--lease", "PT1S"], script));
     let pid = pid_in(&place, "pid");
-    // As if another process had taken over.
+    // Change the record as if another process had taken over.
     let db = rusqlite::Connection::open(place.db()).unwrap();
     db.busy_timeout(std::time::Duration::from_secs(30)).unwrap();
     let changed = db

@@ -25,7 +25,7 @@ pub(crate) fn change(place: &Place, arguments: &[&str]) -> (i32, String) {
     (code(&output), err(&output))
 }
 
-/// A run in progress of `work k`, and its token.
+/// Starts a run of `work k`, and returns its token.
 pub(crate) fn running(place: &Place, lease: &str) -> (Child, String) {
     let mut command = place.run(&["--lease", lease], "echo > up; read line");
     let run = started(command.stdin(Stdio::piped()));
@@ -53,7 +53,7 @@ pub(crate) fn records_are_listed_and_changed(place: &Place) {
     assert_eq!(json(place, &["stuck"]), Value::Array(Vec::new()));
     killed(run);
 
-    // The holder is dead, and the operator does not wait for the lease.
+    // The holder is dead, and the operator does not wait for the end of the lease.
     let file = place.path("answer.json");
     std::fs::write(&file, b"{\"id\":1}").unwrap();
     let resolve = [
@@ -86,7 +86,7 @@ pub(crate) fn records_are_listed_and_changed(place: &Place) {
     let (finished, said) = change(place, &["release", "work", "k", "--token", &token]);
     assert!(finished == 4 && said.contains("is complete"), "{finished}: {said}");
 
-    // Erased: the promise stays. Forgotten: the work may run again.
+    // After an erase, the promise stays. After a forget, the work may run again.
     assert_eq!(change(place, &["erase", "work", "k", "--token", &token]).0, 0);
     assert_eq!(json(place, &["get", "work", "k", "--body"])["body"]["codec"], "tombstone");
     let again = place.run(&[], "echo again").output().unwrap();
@@ -107,7 +107,7 @@ fn ops_3_records_are_listed_and_changed() {
     records_are_listed_and_changed(&Place::sqlite());
 }
 
-/// A key that was completed, with its token.
+/// Completes a key, and returns its token.
 fn completed(place: &Place) -> String {
     let run = place.run(&[], "echo result").output().unwrap();
     assert_eq!(code(&run), 0, "{}", err(&run));
@@ -130,19 +130,19 @@ fn ops_3_a_repeated_forget_or_erase_spares_the_next_result() {
         assert!(missing == 2 && said.contains("`retryproof get` prints the token"), "{said}");
     }
 
-    // The answer to an erase was lost: its repetition finds it done.
+    // The answer to an erase was lost: the repeated command finds that it was done.
     let (applied, said, _) = done("erase", &first);
     assert!(applied == 0 && !said.contains("already"), "{said}");
     let (again, said, audit) = done("erase", &first);
     assert!(again == 0 && said.contains("this was done before, so nothing was changed"), "{said}");
     assert!(audit.contains("already_applied"), "{audit}");
 
-    // The answer to a forget was lost: its repetition finds no record.
+    // The answer to a forget was lost: the repeated command finds no record.
     assert_eq!(done("forget", &first).0, 0);
     let (absent, _, said) = done("forget", &first);
     assert!(absent == 1 && said.contains("released or forgotten"), "{absent}: {said}");
 
-    // The work has run again since: its result is not the one that the operator saw.
+    // The work has run again since, so its result is not the one that the operator saw.
     let second = completed(&place);
     assert_ne!(first, second);
     for verb in ["forget", "erase"] {

@@ -80,7 +80,7 @@ fn a_command_that_cannot_start_frees_the_key() {
         assert!(err(&failed).contains("could not be started"), "{}", err(&failed));
     }
     assert_eq!(out(&place.run(&[], "echo ran").output().unwrap()), "ran\n");
-    // A command that ends with these codes itself has a result.
+    // A command that itself ends with these codes has a result.
     for expected in [125, 126, 127] {
         let key = expected.to_string();
         let script = format!("echo run >> {key}; exit {expected}");

@@ -18,8 +18,8 @@ fn with_records(place: &Place, count: usize) -> Vec<String> {
     keys
 }
 
-/// Follows the printed positions through all records. `is_exact`: no page has more records than the
-/// limit, and no record comes twice.
+/// Follows the printed positions through all records. If `is_exact`, no page has more records than
+/// the limit, and no record comes twice.
 pub(crate) fn positions_lead_through_all_records(place: &Place, is_exact: bool) {
     let keys = with_records(place, 5);
     let (mut listed, mut after, mut starts) = (Vec::new(), None, 0);
@@ -71,7 +71,7 @@ fn ops_2_a_wrong_position_or_limit_is_a_usage_error() {
     let place = Place::sqlite();
     for wrong in [
         &["ls", "--after=%"][..],
-        // Readable, but no position of this store.
+        // The text can be parsed, but is no position of this store.
         &["ls", "--after=MTc"],
         &["stuck", "--after=MTc"],
         &["ls", "--limit", "0"],

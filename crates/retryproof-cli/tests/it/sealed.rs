@@ -81,7 +81,7 @@ fn seal_8_a_wrong_or_missing_master_key_is_refused_and_changes_nothing() {
     assert_eq!(executed(&place, "echo twice"), "once\n");
 }
 
-/// A program without the settings is told what to set.
+/// A program without the settings gets a message that names them.
 #[test]
 fn seal_8_a_program_without_the_settings_is_told() {
     let place = Place::sealed_sqlite();
@@ -129,7 +129,7 @@ fn seal_8_a_rotation_replaces_the_master_key() {
     assert!(err(&unasked).contains("--yes"), "{}", err(&unasked));
 }
 
-/// Lets the holder of a stored key die, and resolves its record.
+/// Lets the holder of a stored key die, and resolves the record.
 fn resolved(place: &Place, stored: &str, record: &[&str], about: &[&str]) {
     std::fs::write(place.path("answer"), "{\"canary\":1}").unwrap();
     let mut start = place.retryproof(["run", "work", stored]);
@@ -148,12 +148,12 @@ fn resolved(place: &Place, stored: &str, record: &[&str], about: &[&str]) {
 fn seal_8_the_answers_of_a_subject_are_erased() {
     let place = Place::sealed_sqlite();
     executed(&place, "echo once");
-    // A result about a caller: its holder hangs, and an operator resolves it.
+    // The result is about a caller: its holder hangs, and an operator resolves the record.
     let key = ["--caller", "ada@example.org"];
     for subject in ["ada@example.org", "bob@example.org"] {
         resolved(&place, &format!("15:{subject}:k"), &["k", &format!("--caller={subject}")], &[]);
     }
-    // A result whose subject the operator names.
+    // The operator names the subject of this result.
     resolved(&place, "order", &["order"], &["--subject", "ada@example.org"]);
     resolved(&place, "4:shop:k", &["k", "--caller=shop"], &["--subject", "ada@example.org"]);
     let erase = ["erase", "--subject", "ada@example.org", "--reason", "she asked", "--yes"];

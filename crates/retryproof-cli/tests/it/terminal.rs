@@ -10,7 +10,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::support::Place;
 
-/// Runs a command on a terminal, and returns its exit code and everything that it has written there.
+/// Runs a command on a terminal, and returns its exit code and everything that it wrote there.
 pub(crate) fn on_terminal(command: Command) -> (i32, String) {
     answered(command, "")
 }
@@ -29,7 +29,8 @@ pub(crate) fn answered(mut command: Command, input: &str) -> (i32, String) {
         .stderr(Stdio::from(terminal()))
         .spawn()
         .unwrap();
-    // The command holds the terminal open, and reading from it ends only with the last user.
+    // The command keeps the terminal open, and a read from it ends only when the last user closes
+    // it.
     drop(command);
     let mut controller = File::from(controller);
     controller.write_all(input.as_bytes()).unwrap();
@@ -67,7 +68,7 @@ fn a_terminal_without_colour_gets_none() {
             assert!(!coloured(verb, settings), "{verb:?} {settings:?}");
         }
     }
-    // A terminal with colour gets it.
+    // A terminal that supports colour gets colour.
     for verb in [verbs[0], verbs[4]] {
         assert!(coloured(verb, &[("TERM", "xterm-256color")]), "{verb:?}");
     }

@@ -78,19 +78,19 @@ async fn http_9_trailers_stay() {
 async fn http_13_what_is_too_long_to_be_held_arrives_as_a_stream() {
     let pieces = || Pieces::body([data(b"12345"), data(b"67890"), data(b"abc")]);
     let client = |server: &Server| server.client(|b| b.held_bytes(8));
-    // By its declared length, or when the limit is passed.
+    // The answer is too long by its declared length, or when it passes the limit.
     for headers in [&[("content-length", "13")][..], &[]] {
         let server = Server::with([with(200, headers, pieces())]);
         let answer = client(&server).post(URL).send().await.unwrap();
         assert_eq!(answer.text().await.unwrap(), "1234567890abc");
     }
-    // Then a break is the caller's to notice.
+    // If such a body breaks off, the caller has to notice it.
     let body = Pieces::body([data(b"1234567890"), broken()]);
     let server = Server::with([with(200, &[], body)]);
     let answer = client(&server).post(URL).send().await.unwrap();
     assert!(answer.text().await.is_err());
     assert_eq!(server.sent().len(), 1);
-    // Exactly the limit is held.
+    // An answer of exactly the limit is held.
     let server = Server::with([with(200, &[], Pieces::body([data(b"12345678"), broken()]))]);
     assert!(server.client(|b| b.held_bytes(8).attempts(1)).post(URL).send().await.is_err());
 }
@@ -103,7 +103,7 @@ async fn http_13_event_streams_and_downloads_without_a_key_are_not_waited_for() 
     let client = server.client(|b| b);
     for request in [client.post(URL), client.get(URL)] {
         let answer =
-            timeout(Duration::from_secs(1), request.send()).await.expect("it is handed on at once");
+            timeout(Duration::from_secs(1), request.send()).await.expect("it is returned at once");
         let mut answer = answer.unwrap();
         assert_eq!(answer.chunk().await.unwrap().as_deref(), Some(&b"event"[..]));
     }

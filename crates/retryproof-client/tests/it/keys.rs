@@ -139,7 +139,7 @@ async fn a_key_that_cannot_be_one_is_refused_before_anything_is_sent() {
         let error = client.post(URL).idempotency_key(key).send().await.unwrap_err();
         assert_eq!(kind(&error), Some(ErrorKind::InvalidKey), "{error}");
     }
-    // A good one before it does not hide it.
+    // A valid key before it does not hide the invalid one.
     let twice = client.post(URL).idempotency_key("good").idempotency_key("");
     assert_eq!(kind(&twice.send().await.unwrap_err()), Some(ErrorKind::InvalidKey));
     assert!(server.sent().is_empty());
@@ -196,7 +196,7 @@ async fn id_4_no_key_body_or_password_is_shown_by_anything() {
     let answered = Server::with([answer(200)]);
     let answer =
         answered.client(|b| b).post(url).idempotency_key("canary-key").send().await.unwrap();
-    // A connection that is refused, by the operating system.
+    // The operating system refuses the connection.
     let direct = reqwest::Client::builder().no_proxy().build().unwrap();
     let nowhere = direct.post("http://user:canary-password@127.0.0.1:1/").send().await;
     let shown = [

@@ -23,11 +23,11 @@ pub(crate) enum Reply {
     Answer(http::Response<Body>),
     /// Answers never.
     Silence,
-    /// Fails in another middleware.
+    /// Another middleware fails the request.
     Refusal,
 }
 
-/// What the server was sent, and when.
+/// The requests that the server received, and when.
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
     pub(crate) at: Instant,
@@ -54,7 +54,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// With these replies, one for each request, and 503 from then on.
+    /// A server with these replies, one for each request, and 503 after them.
     pub(crate) fn with(replies: impl IntoIterator<Item = Reply>) -> Self {
         let server = Self::default();
         server.replies.lock().extend(replies);
@@ -72,7 +72,7 @@ impl Server {
         self.sent.lock().clone()
     }
 
-    /// The seconds between the first request and each.
+    /// The seconds from the first request to each request.
     pub(crate) fn seconds(&self) -> Vec<f64> {
         let sent = self.sent.lock();
         sent.iter().map(|one| (one.at - sent[0].at).as_secs_f64()).collect()
@@ -117,7 +117,7 @@ pub(crate) fn with(status: u16, headers: &[(&str, &str)], body: impl Into<Body>)
     Reply::Answer(answer.body(body.into()).expect("an answer"))
 }
 
-/// A problem of the filter's.
+/// A problem that the filter sends.
 pub(crate) fn problem(
     status: u16,
     code: &str,
@@ -133,7 +133,7 @@ pub(crate) fn problem(
     )
 }
 
-/// A body in pieces, which may break off.
+/// A body that arrives in pieces, and may break off.
 pub(crate) struct Pieces(pub(crate) VecDeque<Result<Frame<Bytes>, std::io::Error>>);
 
 impl Pieces {
@@ -156,7 +156,7 @@ impl http_body::Body for Pieces {
     }
 }
 
-/// A body whose first piece comes, and nothing more.
+/// A body of which only the first piece arrives.
 pub(crate) struct Unending(pub(crate) Option<Bytes>);
 
 impl http_body::Body for Unending {

@@ -16,11 +16,11 @@ use retryproof_client::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Every request gets the next answer, the last one again and again, on a line of its own.
+/// Every request uses a new connection and gets the next answer; the last answer repeats.
 struct Server {
     address: SocketAddr,
     requests: Arc<AtomicUsize>,
-    /// The last request, as it came.
+    /// The bytes of the last request.
     last: Arc<Mutex<String>>,
 }
 
@@ -33,7 +33,7 @@ impl Server {
         let (count, seen) = (Arc::clone(&requests), Arc::clone(&last));
         tokio::spawn(async move {
             while let Ok((mut line, _)) = listener.accept().await {
-                // The body is a single byte, behind the empty line.
+                // The body is a single byte after the empty line.
                 let mut request = Vec::new();
                 while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n")
                     || !request.ends_with(b"!")
@@ -76,7 +76,10 @@ async fn lines_that_break_anywhere_in_an_answer_are_tried_again() {
     let answer =
         client().post(format!("http://{}/", server.address)).body("!").send().await.unwrap();
     assert_eq!(answer.call().unwrap().attempts, 4);
-    assert!(answer.remote_addr().is_some(), "all that reqwest knows of an answer is still there");
+    assert!(
+        answer.remote_addr().is_some(),
+        "everything that reqwest reports of an answer is still there"
+    );
     assert_eq!(answer.text().await.unwrap(), "receipt");
 }
 
@@ -92,7 +95,7 @@ async fn an_answer_that_is_no_http_is_tried_again_and_then_told() {
 
 #[tokio::test]
 async fn a_connection_that_is_refused_is_tried_again_and_then_told() {
-    // Bound and not listening: no other process can have the port.
+    // The socket is bound but does not listen, so no other process can have the port.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = format!("http://{}/", socket.local_addr().unwrap());
@@ -113,7 +116,7 @@ async fn an_endless_redirect_is_not_tried_again() {
     assert_eq!(server.requests.load(Ordering::SeqCst), 11, "reqwest follows ten, once");
 }
 
-/// A redirect, then an answer.
+/// A redirect, followed by an answer.
 fn redirect(to: &str) -> &'static [&'static str] {
     let head = format!("HTTP/1.1 307 Temporary Redirect\r\nlocation: {to}\r\n");
     let first = format!("{head}content-length: 0\r\nconnection: close\r\n\r\n");

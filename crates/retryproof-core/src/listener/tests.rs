@@ -163,7 +163,7 @@ fn lst_2_ann_5_a_boxed_error_keeps_what_it_says() {
     type Boxed = Box<dyn StdError + Send + Sync>;
     let of = |error: Boxed| Verdict::of_function(&Err::<(), _>(error));
     assert_eq!(of(Rejected::Mismatch.into()), Verdict::DeadLetter { reason: Reason::Mismatch });
-    assert_eq!(of("the mail server is away".into()), Verdict::failed());
+    assert_eq!(of("the mail server is unavailable".into()), Verdict::failed());
 }
 
 #[test]

@@ -26,23 +26,23 @@ const WAIT: Duration = Duration::from_secs(1);
 /// The `operation-timeout` of these tests.
 const OPERATION: Duration = Duration::from_millis(200);
 
-/// A store in memory, made awkward.
+/// A memory store with awkward properties.
 #[derive(Debug, Clone)]
 struct Awkward(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     store: SharedStore,
-    /// The largest value that it takes.
+    /// The size of the largest value that the store accepts.
     takes: usize,
-    /// Whether its profile says so.
+    /// Whether the store's profile states that size.
     says: bool,
-    /// How late it says that something has changed.
+    /// The delay with which the store reports a change.
     late: Duration,
-    /// It answers neither acquires nor looks.
+    /// Whether the store leaves acquires and looks without an answer.
     silent: AtomicBool,
     purges: AtomicUsize,
-    /// How many batches are over; each takes a second.
+    /// How many batches of expired records are left; each takes a second.
     backlog: AtomicUsize,
 }
 
@@ -151,7 +151,7 @@ async fn cmp_9_a_tombstone_whose_detail_is_refused_for_its_size_is_recorded_with
         let detail = Tombstone::with_detail(CodecId::BYTES, 0, &[7; 100]);
         assert!(detail.envelope().len() > bare);
         let finished = held(&engine, "k").await.complete_tombstone(detail).await;
-        // To its own caller it is a completion failure, as with any value that is refused.
+        // For its own caller, this is a completion failure, like any refused value.
         assert!(
             matches!(&finished, CompletionResult::Tombstoned(e) if e.kind() == ErrorKind::TooLarge),
             "{finished:?}"
@@ -174,14 +174,14 @@ async fn cmp_9_a_store_that_takes_no_tombstone_at_all_is_not_asked_for_ever() {
     );
 }
 
-/// A round may end within its interval and say nothing. One that takes longer says so, and again
-/// after twice as long.
+/// A round that ends within its interval logs nothing. A longer round logs a warning, and another
+/// one after twice that time.
 #[tokio::test(start_paused = true)]
 async fn sto_4_a_purge_that_does_not_keep_up_says_so() {
     for (batches, warnings) in [(50, 0), (70, 1), (130, 2)] {
         let (told, _listening) = Told::listen();
         let store = awkward(1_000, false, MS);
-        // The first one that meets no backlog hangs.
+        // The first purge without a backlog hangs, so this one counts as the second.
         store.0.purges.store(1, Ordering::SeqCst);
         store.0.backlog.store(batches, Ordering::SeqCst);
         let engine = store.engine(|config| config.purge.enabled = false);
@@ -198,11 +198,11 @@ async fn sto_4_sto_5_a_purge_that_is_never_answered_is_a_failed_round() {
     let failed =
         tokio::time::timeout(Duration::from_secs(60), engine.purge()).await.expect("it ends");
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
-    // Longer than `operation-timeout` here: a batch of many records is more work than any other
-    // call.
+    // A round may take longer than `operation-timeout`, because a batch of many records is more
+    // work than any other call.
     assert!(began.elapsed() >= Duration::from_secs(30), "{:?}", began.elapsed());
     assert_eq!(engine.purge().await.unwrap(), Some(0));
-    // The task of the engine goes on after such a round.
+    // The engine's task continues after such a round.
     let store = awkward(1_000, false, MS);
     let engine = store.engine(|_| {});
     held(&engine, "k").await.release().await.unwrap();
@@ -211,8 +211,8 @@ async fn sto_4_sto_5_a_purge_that_is_never_answered_is_a_failed_round() {
     assert_eq!(store.0.purges.load(Ordering::SeqCst), 2);
 }
 
-/// MariaDB waits a second for a locked row: a first look that took longer than the wait was the one
-/// call.
+/// MariaDB waits a second for a locked row. A first look that took longer than the caller's wait is
+/// the only call.
 #[tokio::test(start_paused = true)]
 async fn acq_6_a_first_look_that_outlasts_the_wait_is_the_last_one() {
     let slow = SlowStore::new(MemoryStore::new(), Duration::ZERO, WAIT + 500 * MS);
@@ -226,9 +226,9 @@ async fn acq_6_a_first_look_that_outlasts_the_wait_is_the_last_one() {
 
 #[tokio::test(start_paused = true)]
 async fn acq_6_a_store_that_says_late_that_nothing_changed_costs_a_waiter_one_call_and_not_two() {
-    // The last look of a waiter is an acquire, or without a permit a look.
+    // The last look of a waiter is an acquire, or a peek if it has no permit.
     for busy in [false, true] {
-        // Just within the time that one call has.
+        // The delay is just within the time limit of one call.
         let store = awkward(1_000, false, OPERATION - 10 * MS);
         let engine = store.engine(|config| config.max_running = Some(2));
         let _holder = held(&engine, "k").await;
@@ -245,7 +245,7 @@ async fn acq_6_a_store_that_says_late_that_nothing_changed_costs_a_waiter_one_ca
         assert!(took <= WAIT + OPERATION + 2 * MS, "busy {busy}: {took:?}, {ended:?}");
         assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unavailable, "busy {busy}");
     }
-    // The wait of a caller whose completion was refused looks only.
+    // The wait of a caller whose completion was refused only peeks.
     let store = awkward(1_000, false, OPERATION - 10 * MS);
     let engine = store.engine(|_| {});
     let _holder = held(&engine, "k").await;

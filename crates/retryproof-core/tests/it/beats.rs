@@ -23,8 +23,8 @@ fn ctx() -> IdempotencyContext {
     IdempotencyContext::builder("beats", "k").lease(LEASE).build().unwrap()
 }
 
-/// A store that needs 60 ms for a beat, which is less than an ending lease waits, and that notes
-/// the order of its calls.
+/// A store that needs 60 ms for a beat, which is less than the end of a lease waits for a beat, and
+/// that records the order of its calls.
 #[derive(Debug, Clone, Default)]
 struct SlowBeats {
     inner: Arc<MemoryStore>,
@@ -81,7 +81,7 @@ async fn run_3_a_completion_and_a_release_wait_for_the_beat_under_way() {
     }
 }
 
-/// How long each beat took that ended with an error.
+/// How long each beat took that failed.
 #[derive(Debug, Default)]
 struct FailedBeats(Mutex<Vec<Duration>>);
 

@@ -38,7 +38,7 @@ fn run_1_blocking_action_keeps_its_lease_while_its_thread_is_busy() {
         std::thread::spawn(move || {
             engine.execute_with(ctx("k"), |lease| {
                 started.send(()).unwrap();
-                // Blocks its thread for several leases; the beats come from the engine's own.
+                // Block this thread for several leases; the engine's own thread sends the beats.
                 let (_never, rest) = mpsc::channel::<()>();
                 let _ = rest.recv_timeout(Duration::from_millis(700));
                 Ok::<_, std::io::Error>(lease.believed_held())
@@ -76,7 +76,7 @@ fn run_4_blocking_error_of_unknown_effect_leaves_the_key_to_the_lease() {
         Err::<bool, _>("timed out")
     });
     assert!(matches!(failed, Err(ExecuteError::Held { error: "timed out", .. })));
-    // It waits for the rest of the lease.
+    // The call waits for the rest of the lease.
     let next =
         engine.execute_with(ctx("h"), |lease| Ok::<_, &str>(lease.attempt() == Attempt::Takeover));
     assert_eq!(next.unwrap(), Outcome::Executed(true));
@@ -111,7 +111,7 @@ fn run_5_an_end_that_is_refused_inside_a_runtime_is_finished_in_the_background()
         );
         assert_eq!(released.release().unwrap_err().kind(), ErrorKind::Unsupported);
     });
-    // Their leases are longer than these waits.
+    // The leases of the holders are longer than these waits.
     let again = |key: &str| engine.execute(long(key), || Ok::<_, std::io::Error>(1)).unwrap();
     assert_eq!(again("completed"), Outcome::Replayed(9));
     assert_eq!(again("released"), Outcome::Executed(1));

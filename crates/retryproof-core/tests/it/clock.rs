@@ -8,7 +8,7 @@ use retryproof_core::clock::{Clock, Instant, SystemClock};
 use retryproof_core::{Acquisition, IdempotencyContext, IdempotencyEngine, Lease};
 use retryproof_memory::MemoryStore;
 
-/// Asks a lease, when the time is read next, how long it lasts.
+/// A clock that calls a lease's `remaining` the next time it is read.
 #[derive(Debug, Clone, Default)]
 struct CuriousClock(Arc<Mutex<Option<Lease>>>);
 
@@ -30,7 +30,7 @@ async fn run_2_a_clock_can_ask_the_lease_that_reads_it() {
     let ctx = IdempotencyContext::builder("clock", "k").build().unwrap();
     let Ok(Acquisition::Granted(held)) = engine.try_acquire(&ctx).await else { panic!("granted") };
     let (answer, answers) = mpsc::channel();
-    // The thread owns the lease, so that a thread that hangs leaves no lock to the test.
+    // The thread owns the lease, so that a hanging thread cannot block the test with a lock.
     std::thread::spawn(move || {
         let lease = held.lease();
         let asks = || *clock.0.lock().unwrap() = Some(lease.clone());

@@ -10,8 +10,8 @@ use std::time::Duration;
 use retryproof_core::config::{Pooler, ScopeConfig, StoredStatuses, Synchronous, keys};
 use retryproof_core::{CompletionFailurePolicy, ErrorKind, FingerprintMode, IdempotencyConfig};
 
-/// One key: a good value as TOML and as a variable spell it, how to see it arrive, and bad values
-/// in each spelling.
+/// One key: a good value in TOML and in a variable, how to read it from the configuration, and bad
+/// values in each spelling.
 struct Row {
     key: &'static str,
     toml: &'static str,
@@ -221,8 +221,8 @@ fn cfg_1_the_environment_wins_over_the_file() {
     );
     let config = config.unwrap();
     assert_eq!((config.default_wait_timeout, config.web.required), (2 * S, true));
-    assert_eq!(config.web.in_flight_status, 423, "what the environment leaves open is the file's");
-    assert_eq!(config.default_lease, 30 * S, "what neither names is the default");
+    assert_eq!(config.web.in_flight_status, 423, "the file sets what the environment does not");
+    assert_eq!(config.default_lease, 30 * S, "a setting in neither has its default");
     let message =
         load(Some("idempotency.default-wait = 1"), &[("IDEMPOTENCY_DEFAULT_WAIT", "PT2S")])
             .unwrap_err();
@@ -420,7 +420,7 @@ fn cfg_1_id_4_no_message_shows_a_password() {
         format!("idempotency.web.key-header = '{url}'"),
         "idempotency.sqlite.table-name = 'app@canary'".to_owned(),
         format!("idempotency.scope.\"s\".ttl = '{url}'"),
-        // Not TOML at all: the parser would quote the line.
+        // The text is not TOML, so the parser's own message would quote the line.
         format!("[idempotency]\nstore = \"{url}\nmax-waiting = 7"),
         format!("idempotency.store = {url}"),
         format!("[idempotency]\nstore = '{url}'\nstore = '{url}'"),
@@ -456,7 +456,7 @@ fn cfg_1_a_long_value_is_cut_in_the_message() {
     );
 }
 
-/// Keeps the variables that warnings name.
+/// Collects the variables that warnings name.
 #[derive(Clone, Default)]
 pub(crate) struct Warnings(pub(crate) Arc<Mutex<Vec<String>>>);
 

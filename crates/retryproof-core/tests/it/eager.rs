@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// One store that answers at once, and one at a distance.
+/// One engine on a store that answers at once, and one on a distant store.
 fn engines() -> [IdempotencyEngine; 2] {
     let far = SlowStore::new(MemoryStore::new(), MS, MS);
     [IdempotencyEngine::new(MemoryStore::new()), IdempotencyEngine::new(SharedStore::new(far))]
@@ -63,7 +63,7 @@ async fn run_5_an_end_whose_future_is_never_polled_is_finished_in_the_background
                 let key = format!("{name} {selected}");
                 let ending = end(granted(&engine, &key).await);
                 if selected {
-                    // It loses against a branch that is ready.
+                    // The ending loses against a branch that is ready.
                     tokio::select! {
                         biased;
                         () = std::future::ready(()) => {}

@@ -84,7 +84,7 @@ async fn fp_6_another_fingerprint_is_refused_while_the_first_call_runs() {
         assert!(matches!(refused, Err(ExecuteError::Mismatch)), "{refused:?}");
         assert_eq!(began.elapsed(), Duration::ZERO, "nothing waits");
         if is_counted {
-            assert_eq!(faults.calls() - calls, 2, "each call asks the store once");
+            assert_eq!(faults.calls() - calls, 2, "each call calls the store once");
         }
         let counts = counters.read();
         assert_eq!((counts.mismatch, counts.waiting, counts.in_flight), (2, 0, 0));
@@ -111,7 +111,7 @@ async fn fp_6_every_other_duplicate_waits() {
     let World { engine, .. } = world(false);
     let _held = hold(&engine, plain(EARLY)).await;
     let found = engine.try_acquire(&context(EARLY, &[1, 1])).await.unwrap();
-    assert!(matches!(found, Acquisition::InFlight(_)), "the holder has none: {found:?}");
+    assert!(matches!(found, Acquisition::InFlight(_)), "the holder has no fingerprint: {found:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +151,7 @@ async fn fp_6_run_7_run_8_a_waiter_judges_a_new_holder() {
         async move { engine.try_acquire(&ctx).await }
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
-    // The waiter is woken, but runs only after the next grant.
+    // The waiter is woken, but is polled only after the next grant.
     let _ = store.release(ctx.identity(), first.owner).await.unwrap();
     let next = AcquireRequest::new(OwnerId::new(), MINUTE, MINUTE)
         .with_fingerprint(Some(fingerprint(&[1, 2])))

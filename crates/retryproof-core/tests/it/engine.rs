@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine over the memory store under paused time: outcomes, waits, heartbeat, ends.
 //!
-//! Over 400 lines because each outcome of the engine stands beside the others of its stage.
+//! Over 400 lines because the outcomes of each stage of the engine belong together.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -225,7 +225,7 @@ async fn run_5_spawned_actions_outlive_their_caller_and_shutdown_waits_for_them(
     assert_eq!(
         answer(&engine, ctx("k"), 6).await,
         Outcome::Replayed(5),
-        "what is done is still replayed"
+        "a finished key is still replayed"
     );
 }
 
@@ -281,7 +281,7 @@ async fn cmp_2_a_refused_completion_is_answered_with_the_takers_result() {
     let Acquisition::Granted(held) = engine.try_acquire(&ctx("k")).await.unwrap() else {
         panic!("granted")
     };
-    // The owner hangs beyond its lease without a beat, as a paused process does.
+    // The owner hangs beyond its lease and sends no beat, as a paused process does.
     let config = {
         let mut c = IdempotencyConfig::default();
         c.max_hold = 10 * MS;
@@ -309,7 +309,7 @@ async fn cmp_2_a_refused_completion_is_answered_with_the_takers_result() {
     let report = late.await.unwrap();
     assert_eq!(report.outcome, Outcome::Replayed(2));
     assert!(report.fenced);
-    assert_eq!(fenced.load(Ordering::SeqCst), 1, "the refused value went to the hook");
+    assert_eq!(fenced.load(Ordering::SeqCst), 1, "the hook gets the refused value");
 }
 
 #[tokio::test(start_paused = true)]
@@ -322,11 +322,7 @@ async fn fp_1_another_request_under_the_same_key_is_refused() {
     assert_eq!(answer(&engine, with(1), 1).await, Outcome::Executed(1));
     let other = engine.execute(with(2), || async { Ok::<_, Never>(2_u32) }).await;
     assert!(matches!(other, Err(ExecuteError::Mismatch)));
-    assert_eq!(
-        answer(&engine, ctx("k"), 3).await,
-        Outcome::Replayed(1),
-        "only when both carry one"
-    );
+    assert_eq!(answer(&engine, ctx("k"), 3).await, Outcome::Replayed(1), "only if both have one");
 }
 
 #[tokio::test(start_paused = true)]
@@ -340,7 +336,7 @@ async fn cmp_6_ttl_runs_from_completion_and_then_counts_as_absent() {
     assert!(answer(&engine, short(), 3).await.is_executed());
 }
 
-/// A store whose holder's token goes back, as after a restore from a backup.
+/// A store in which the holder's token becomes smaller, as after a restore from a backup.
 #[derive(Debug)]
 struct Restored(retryproof_core::SharedStore, Arc<AtomicUsize>);
 
@@ -421,8 +417,8 @@ async fn acq_5_tokens_that_went_back_do_not_make_a_waiter_spin() {
     let waiter = IdempotencyEngine::new(restored);
     let waiting = tokio::spawn(async move { answer(&waiter, ctx("k"), 2).await });
     sleep(3_000 * MS).await;
-    // The first look, one that meets the smaller token, and one at each end of the lease that the
-    // beats push on.
+    // These are the first look, the one that meets the smaller token, and one at each end of the
+    // lease, which the beats postpone.
     assert!(calls.load(Ordering::SeqCst) < 12, "{} acquires", calls.load(Ordering::SeqCst));
     held.release().await.unwrap();
     assert_eq!(waiting.await.unwrap(), Outcome::Executed(2));

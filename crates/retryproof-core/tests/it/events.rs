@@ -28,7 +28,7 @@ pub(crate) mod support;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Counts how often the time is read.
+/// Counts the reads of the clock.
 #[derive(Debug, Clone, Default)]
 struct CountedClock(Arc<AtomicUsize>);
 
@@ -43,7 +43,7 @@ impl Clock for CountedClock {
 async fn run_8_run_7_observers_and_the_log_get_one_and_the_same_outcome_of_each_call() {
     let (told, _listening) = Told::listen();
     let (engine, heard, faults) = faulty();
-    // The log has more fields of a lease; of any other call, the kind of an error alone.
+    // Of a lease, the log has more fields; of any other call, only the kind of an error.
     let told = |expected: &str| {
         let (log, ends) = (told.outcomes(), heard.ends());
         assert_eq!(ends, [expected]);
@@ -57,7 +57,7 @@ async fn run_8_run_7_observers_and_the_log_get_one_and_the_same_outcome_of_each_
     told("replayed");
     drop(engine.execute(of("k", 2, Duration::ZERO), succeed).await);
     told("mismatch");
-    // Judged by the one who opens the record: another codec cannot read it.
+    // The caller that opens the record decides: another codec cannot read it.
     let other = engine.call(quick("k")).codec(BytesCodec);
     assert!(other.execute(|| async { Ok::<_, &str>(vec![1_u8]) }).await.is_err());
     told("refused error.type=Codec");
@@ -110,7 +110,7 @@ async fn run_8_run_7_a_call_that_the_engine_refuses_before_the_store_is_told_too
         (told.outcomes(), heard.ends()),
         (vec![refused.to_owned()], vec![refused.to_owned()])
     );
-    // What HTTP sends first.
+    // HTTP calls begin with this.
     drop(engine.begin_acquire(&quick("k")));
     assert_eq!(heard.ends().len(), 0, "not polled");
     engine.shutdown(Duration::ZERO).await;
@@ -143,7 +143,7 @@ async fn run_8_each_call_that_waits_is_told_once_how_long_and_how_it_ended() {
     assert_eq!(heard.ends(), ["executed", "replayed"]);
     assert_eq!(*heard.took.lock(), 40 * MS, "of the whole call");
 
-    // Granted at last: the lease knows how long its call had waited.
+    // A wait that ends in a grant: the lease's event says how long its call had waited.
     #[derive(Debug, Default)]
     struct Grants(Mutex<Vec<(Attempt, Duration)>>);
     impl Observer for Grants {
@@ -172,7 +172,7 @@ async fn run_8_each_call_that_waits_is_told_once_how_long_and_how_it_ended() {
     sleep(200 * MS).await;
     drop(taker.try_acquire(&quick("r")).await);
     assert_eq!(grants.0.lock()[1], (Attempt::Takeover, Duration::ZERO));
-    // A call that does not wait is not told of.
+    // A call that does not wait reports no wait.
     let _holder = held(&engine, "w").await;
     assert!(matches!(engine.try_acquire(&quick("w")).await, Ok(Acquisition::InFlight(_))));
     assert_eq!(heard.waits(), Vec::<String>::new());
@@ -191,7 +191,7 @@ async fn run_8_rec_2_a_replay_hands_over_the_note_of_the_executing_holder() {
         }
         assert_eq!(*heard.traces.lock(), [expected]);
     }
-    // As the engine writes it and the store keeps it.
+    // The same with the note that the engine writes and the store keeps.
     let heard = Arc::<Heard>::default();
     let current = || Some(TraceContext { trace_id: [7; 16], span_id: [9; 8], sampled: true });
     let engine = IdempotencyEngine::builder(MemoryStore::new())
@@ -219,16 +219,16 @@ async fn run_8_each_store_call_is_told_with_its_operation_duration_and_error() {
     let holder = held(&engine, "h").await;
     assert!(holder.lease().confirm().await.unwrap());
     sleep(60 * MS).await;
-    assert_eq!(heard.calls(), ["acquire", "extend", "extend"], "by hand, and by the heartbeat");
-    // The wait itself is no call.
+    assert_eq!(heard.calls(), ["acquire", "extend", "extend"], "by hand and by heartbeat");
+    // The wait itself is no store call.
     assert!(matches!(engine.try_acquire(&of("h", 1, 10 * MS)).await, Ok(Acquisition::InFlight(_))));
     assert_eq!(heard.calls(), ["acquire", "acquire"]);
     drop(holder);
-    // A lost answer is repeated once (ACQ-9): each is a call.
+    // After a lost answer, the call is repeated once (ACQ-9): each counts as a call.
     faults.fail_next(Operation::Acquire, 1, Fault::AnswerLost);
     drop(engine.execute(quick("l"), succeed).await);
     assert_eq!(heard.calls(), ["acquire: Unavailable", "acquire", "complete"]);
-    // What is not answered in time is cut off.
+    // A call that gets no answer in time is cut off.
     faults.fail_next(Operation::Peek, 1, Fault::Swallowed);
     assert!(engine.health().await.is_err());
     assert_eq!(heard.calls(), ["peek: Unavailable in 5000"]);
@@ -236,7 +236,7 @@ async fn run_8_each_store_call_is_told_with_its_operation_duration_and_error() {
     assert!(engine.execute(quick("s"), succeed).await.is_err());
     assert_eq!(heard.calls()[0], "acquire: Unavailable in 5000");
 
-    // In place, as HTTP calls a store that answers immediately.
+    // The engine polls in place, as HTTP does with a store that answers immediately.
     let (engine, heard) = observed(MemoryStore::new());
     for expected in [&["acquire", "complete"][..], &["acquire"]] {
         drop(engine.execute(quick("k"), succeed).await);
@@ -259,7 +259,7 @@ async fn run_8_sto_5_the_circuit_opens_once_and_closes_once() {
         engine.health().await.unwrap();
     }
     assert_eq!(*heard.circuit.lock(), ["opened", "closed"]);
-    // Four failures in a row open nothing.
+    // Four failures in a row do not open the circuit.
     faults.fail_next(Operation::Peek, 4, Fault::Refused);
     for _ in 0..5 {
         drop(engine.health().await);
@@ -286,7 +286,7 @@ async fn run_8_sto_4_a_purge_round_is_told_with_what_it_deleted_and_whether_it_k
     assert_eq!(engine.purge().await.unwrap(), Some(2_007));
     assert_eq!(engine.activity().purged_ago, Some(Duration::ZERO));
     assert!(engine.purge().await.is_err());
-    assert_eq!(engine.activity().purged_ago, Some(200 * MS), "a failed round is no purge");
+    assert_eq!(engine.activity().purged_ago, Some(200 * MS), "a failed round does not count");
     assert_eq!(engine.purge().await.unwrap(), Some(10_000));
     let rounds: Vec<_> =
         heard.purges.lock().iter().map(|e| (e.deleted, e.took, e.kept_up)).collect();
@@ -320,7 +320,7 @@ async fn run_8_without_an_observer_nothing_is_measured() {
     assert_eq!(reads(true).await, (3, 2), "and one for each event");
 }
 
-/// Panics at every event that a call without a lease, a wait or the store can have.
+/// Panics at every event that can happen without a lease, a wait or a store call.
 #[derive(Debug)]
 struct Grumpy;
 

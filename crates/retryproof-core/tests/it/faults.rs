@@ -30,10 +30,10 @@ const LEASE: Duration = Duration::from_secs(1);
 /// The `operation-timeout` of these tests.
 const OPERATION: Duration = Duration::from_millis(200);
 
-/// An engine whose store fails as told, and what reached that store.
+/// An engine on a store that fails as planned, with a log of the calls that reached the store.
 struct Lab {
     engine: IdempotencyEngine,
-    /// The store itself, as another process would use it while this one's is away.
+    /// The store itself, as another process would use it while this engine's store is unavailable.
     store: SharedStore,
     faults: Faults,
     log: CallLog,
@@ -42,14 +42,14 @@ struct Lab {
     runs: Arc<AtomicU32>,
 }
 
-/// What an action does.
+/// How an action ends, and after how long.
 #[derive(Debug, Clone, Copy)]
 enum Does {
     Succeeds(Duration),
     Fails(Duration),
 }
 
-/// One call, ended.
+/// The end of one call.
 #[derive(Debug)]
 struct Ended {
     result: Result<Report<u32>, ExecuteError<&'static str>>,
@@ -78,17 +78,17 @@ impl Lab {
         Self { engine, store, faults, log, counters, runs: Arc::default() }
     }
 
-    /// An engine of another process, on the same records, whose store does not fail.
+    /// An engine of another process, on the same records, with a store that does not fail.
     fn elsewhere(&self) -> IdempotencyEngine {
         IdempotencyEngine::new(self.store.clone())
     }
 
-    /// Makes one call whose action gives the number of its run.
+    /// Makes one call, whose action returns the number of its run.
     async fn call(&self, ctx: IdempotencyContext, does: Does) -> Ended {
         call(&self.engine, &self.runs, ctx, does).await
     }
 
-    /// The same on a task of its own.
+    /// The same, in a separate task.
     fn start(&self, ctx: IdempotencyContext, does: Does) -> tokio::task::JoinHandle<Ended> {
         let (engine, runs) = (self.engine.clone(), Arc::clone(&self.runs));
         tokio::spawn(async move { call(&engine, &runs, ctx, does).await })
@@ -98,17 +98,17 @@ impl Lab {
         self.runs.load(Ordering::SeqCst)
     }
 
-    /// Completions that took effect.
+    /// The number of completions that took effect.
     fn completions(&self) -> usize {
         self.log.count_of(|call| {
             call.operation == Operation::Complete && call.said == Said::Fenced(FencedWrite::Applied)
         })
     }
 
-    /// Nothing is left running once every call has ended (L6, L9).
+    /// Checks that nothing is left running after every call has ended (L6, L9).
     async fn is_at_rest(&self) {
         self.faults.clear();
-        // What is finished in the background has the lease's length for it.
+        // Background work is finished within the length of the lease.
         sleep(2 * LEASE).await;
         let activity = self.engine.activity();
         assert_eq!((activity.running, activity.waiting, activity.beating), (0, 0, 0));
@@ -174,7 +174,7 @@ impl Ended {
     }
 
     /// The outcome is true (S10): Executed ran once here; Replayed and in flight ran nothing here,
-    /// unless the completion was refused; an error of the store before the action ran nothing.
+    /// unless the completion was refused; a store error before the action ran nothing.
     #[track_caller]
     fn is_true(&self, what: &str) {
         let runs = match &self.result {

@@ -11,8 +11,8 @@ use retryproof_core::{IdempotencyContext, IdempotencyEngine, OwnerId, SharedStor
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::{CallLog, FaultStore, Faults, Operation, Recorder};
 
-/// Draws, as one side of a fork: an engine on a store that other processes share, then the id
-/// itself.
+/// Draws on one side of a fork: through an engine on a store that other processes share, and then
+/// an id itself.
 fn draw() -> Vec<u8> {
     let log = CallLog::new();
     let store = Recorder::new(FaultStore::new(MemoryStore::new(), Faults::none()), log.clone());
@@ -32,8 +32,8 @@ fn draw() -> Vec<u8> {
 
 #[test]
 fn acq_9_owner_ids_are_unique_on_all_sides_of_a_fork() {
-    // Warmed up before it forks: ids were drawn on this thread, and a replay had no use for its
-    // own.
+    // The parent is warmed up before it forks: this thread has drawn ids, and a replay did not use
+    // the id that it drew.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let engine = IdempotencyEngine::new(MemoryStore::new());
@@ -53,7 +53,8 @@ fn acq_9_owner_ids_are_unique_on_all_sides_of_a_fork() {
         let mut file = File::create(&path).unwrap();
         match fork().unwrap() {
             Fork::Child => {
-                // Nothing of the test's own: its other threads are not here.
+                // Use nothing of the test's own here, because its other threads do not exist in the
+                // child.
                 let written = file.write_all(&draw()).is_ok();
                 std::process::exit(i32::from(!written));
             }
@@ -66,10 +67,10 @@ fn acq_9_owner_ids_are_unique_on_all_sides_of_a_fork() {
             std::thread::park_timeout(Duration::from_millis(10));
             waitpid_nohang(child).unwrap()
         });
-        assert_eq!(ended, Some(0), "the child ends, and well");
+        assert_eq!(ended, Some(0), "the child should succeed");
         sides.push(std::fs::read(path).unwrap());
     }
     std::fs::remove_dir_all(&folder).unwrap();
     let ids: HashSet<_> = sides.iter().flat_map(|side| side.chunks(16)).collect();
-    assert_eq!(ids.len(), 4 * 8, "two sides drew one id");
+    assert_eq!(ids.len(), 4 * 8, "both sides drew the same id");
 }

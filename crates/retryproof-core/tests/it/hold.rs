@@ -35,7 +35,7 @@ async fn times_out(lease: Lease) -> Result<bool, PayError> {
     Err(PayError::TimedOut)
 }
 
-/// Runs, and says whether it took over.
+/// Makes a call, whose value says whether it took over.
 async fn attempt(
     engine: &IdempotencyEngine,
     key: &str,
@@ -45,8 +45,8 @@ async fn attempt(
         .await
 }
 
-/// The key is taken for what is left of the lease, and the next run knows that the last one may
-/// have done something.
+/// Checks that the key is taken for the rest of the lease, and that the next run takes over,
+/// because the last one may have had an effect.
 async fn is_held(engine: &IdempotencyEngine, key: &str) {
     assert!(attempt(engine, key).await.unwrap().is_in_flight(), "{key}");
     advance(9_001 * MS).await;

@@ -16,7 +16,7 @@ use retryproof_core::{
 };
 use retryproof_memory::MemoryStore;
 
-/// A store that other processes could share, and that remembers the acquires it receives.
+/// A store that looks shared, and that keeps the acquires it receives.
 #[derive(Debug, Clone, Default)]
 struct Watched {
     inner: Arc<MemoryStore>,
@@ -29,7 +29,7 @@ impl Watched {
         IdempotencyEngine::builder(SharedStore::builder(self.clone()).with_inspect().build())
     }
 
-    /// The notes of the acquires so far. Each belongs to its own request.
+    /// The notes of the acquires so far. Checks that each note names the owner of its request.
     fn notes(&self) -> Vec<Option<HolderNote>> {
         let requests = self.requests.lock();
         requests

@@ -2,7 +2,7 @@
 //! CMP-7 at the engine, over a toy database: the order of steps, every way to end, and one terminal
 //! event for each lease.
 //!
-//! Over 400 lines because the toy database stands beside the tests that read its log.
+//! Over 400 lines because the toy database belongs beside the tests that read its log.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,7 +28,7 @@ use crate::spans::Spans;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// What the toy database speaks.
+/// The toy database's dialect.
 enum Toy {}
 
 impl Dialect for Toy {
@@ -42,8 +42,8 @@ impl Dialect for Other {
     const NAME: &'static str = "other";
 }
 
-/// Records in a memory store, rows in a list, a log of what happened in which order. A joined
-/// completion is kept aside until the commit.
+/// The toy database: records in a memory store, rows in a list, and a log of what happened in which
+/// order. A joined completion is kept aside until the commit.
 #[derive(Debug, Clone, Default)]
 struct Db(Arc<Inner>);
 
@@ -52,13 +52,13 @@ struct Inner {
     records: MemoryStore,
     rows: Mutex<Vec<String>>,
     log: Mutex<Vec<&'static str>>,
-    /// What statements were made for, each found by the owner that its first parameter names: calls
-    /// come from many threads.
+    /// The completions for which statements were made. The owner in a statement's first parameter
+    /// finds its completion, because calls come from many threads.
     offered: Mutex<Vec<(Identity, OwnerId, Completion)>>,
     fault: Mutex<Fault>,
-    /// How leases ended otherwise than by a completion.
+    /// The phases in which leases ended without a completion.
     phases: Mutex<Vec<Phase>>,
-    /// Called before a transaction begins.
+    /// A key that another owner takes over just before a transaction begins.
     between: Mutex<Option<Identity>>,
     limit: AtomicUsize,
     stuck: AtomicBool,
@@ -70,15 +70,15 @@ enum Fault {
     None,
     Begin,
     Statement,
-    /// As of the statement, the database is away: the store is, too.
+    /// From the statement on, the database is unavailable, and with it the store.
     Away,
     /// The commit fails, and nothing is committed.
     Commit,
-    /// The commit happens, and its answer is lost.
+    /// The commit happens, but its answer is lost.
     Reply,
     /// The transaction is on another database.
     Elsewhere,
-    /// A step panics in the driver, where it says this.
+    /// The driver panics at the step with this name in the log.
     Panics(&'static str),
 }
 
@@ -220,8 +220,8 @@ impl TxPort<Toy> for Tx {
             let at = all.iter().rposition(|one| one.1.as_bytes() == owner).unwrap();
             all.swap_remove(at)
         };
-        // Fenced by owner: what an extension answers. It makes the lease longer, which no test here
-        // looks at.
+        // This is fenced by owner, as an extension is. It also makes the lease longer, which no
+        // test here checks.
         let ours = self.db.0.records.extend(&offered.0, offered.1, 1_000 * MS).await?;
         self.record = Some(offered);
         Ok(u64::from(ours == FencedWrite::Applied))
@@ -323,7 +323,7 @@ fn world() -> World {
 }
 
 impl World {
-    /// The one terminal event of each lease.
+    /// The terminal events; each lease must have one.
     fn ends(&self) -> (u64, u64, u64) {
         let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
         assert_eq!(acquired, completed + failed + lost, "each lease ends once");
@@ -339,7 +339,7 @@ impl World {
             .await
     }
 
-    /// The phases told since the last question.
+    /// The phases reported since the last call.
     fn phases(&self) -> Vec<Phase> {
         std::mem::take(&mut *self.db.0.phases.lock().unwrap())
     }
@@ -486,7 +486,7 @@ async fn cmp_7_run_3_the_heartbeat_has_ended_before_the_record_is_written() {
         .joined
         .execute(ctx("k"), async |tx: &mut Tx| {
             tx.write("a");
-            // A beat is on its way when the action returns.
+            // A beat is in flight when the action returns.
             tokio::time::sleep(60 * MS).await;
             Ok::<_, &'static str>(String::new())
         })
@@ -494,12 +494,12 @@ async fn cmp_7_run_3_the_heartbeat_has_ended_before_the_record_is_written() {
     assert!(outcome.unwrap().is_executed());
     let log = world.db.log();
     let at = |what| log.iter().position(|said| *said == what);
-    assert!(at("extend") < at("statement"), "a beat was on its way: {log:?}");
+    assert!(at("extend") < at("statement"), "a beat was in flight: {log:?}");
     tokio::time::sleep(500 * MS).await;
     assert_eq!(
         world.db.log(),
         [""; 0],
-        "none after it, and the one on its way was not left running"
+        "no beat follows, and the one in flight was not left running"
     );
 }
 
@@ -529,7 +529,7 @@ async fn cmp_7_cmp_2_a_refused_completion_fails_the_call_whatever_the_policy() {
             .config(config)
             .build()
             .unwrap();
-        // No beat gets through, so that the taker finds an expired lease.
+        // No beat gets through, so that the other owner finds an expired lease.
         db.0.stuck.store(true, Ordering::SeqCst);
         let world = World { joined: engine.joined(db.clone()).unwrap(), counters, db };
         *world.db.0.between.lock().unwrap() = Some(ctx("k").identity().clone());
@@ -548,7 +548,10 @@ async fn cmp_7_cmp_2_a_refused_completion_fails_the_call_whatever_the_policy() {
         assert!(world.db.log().ends_with(&["statement", "rollback", "release"]));
         assert_eq!((world.db.rows(), world.ends()), (vec![], (0, 0, 1)));
         let standing = world.db.0.records.peek(ctx("k").identity()).await.unwrap();
-        assert!(matches!(standing, Peeked::Busy(_)), "the taker keeps its lease: {standing:?}");
+        assert!(
+            matches!(standing, Peeked::Busy(_)),
+            "the other owner keeps its lease: {standing:?}"
+        );
     }
 }
 
@@ -580,7 +583,7 @@ async fn cmp_7_a_commit_that_failed_fails_the_call_and_frees_the_key() {
     assert_eq!(world.ends(), (1, 2, 0));
 }
 
-/// A release that the store did not confirm has freed nothing yet.
+/// A release that the store did not confirm may not have freed the key.
 #[tokio::test(start_paused = true)]
 async fn cmp_7_the_log_calls_a_key_free_only_when_it_is() {
     let world = world();
@@ -597,8 +600,7 @@ async fn cmp_7_the_log_calls_a_key_free_only_when_it_is() {
     }
 }
 
-/// What the driver does in a panic is what it does in an error, and the store knows what became of
-/// it.
+/// A panic of the driver counts as an error, and the store finds out whether the step took effect.
 #[tokio::test(start_paused = true)]
 async fn cmp_7_sto_5_a_driver_that_panics_has_failed_at_that_step() {
     let world = world();
@@ -689,7 +691,7 @@ async fn cmp_7_a_store_that_cannot_join_is_refused_at_start_up() {
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert!(refused.to_string().contains("store = memory"), "{refused}");
     assert!(!engine.store().can_join());
-    // Not asked for by `with_join`.
+    // The store was built without `with_join`.
     let engine = IdempotencyEngine::new(SharedStore::new(Db::default()));
     assert_eq!(engine.joined(Db::default()).map(drop).unwrap_err().kind(), ErrorKind::Unsupported);
     let action = async |_: &mut Tx| -> Result<u8, &'static str> { panic!("it does not run") };
@@ -697,7 +699,7 @@ async fn cmp_7_a_store_that_cannot_join_is_refused_at_start_up() {
     assert!(
         matches!(&refused, Err(ExecuteError::Store(error)) if error.kind() == ErrorKind::Unsupported)
     );
-    // The transaction of another database.
+    // The transaction belongs to another database.
     let db = Db::default();
     let engine = IdempotencyEngine::new(db.shared());
     let refused = engine.joined(Foreign).map(drop).unwrap_err();
@@ -743,7 +745,7 @@ async fn cmp_7_complete_in_is_told_how_the_transaction_ended() {
     tx.write("1");
     let pending = held_1.complete_in(&mut tx, value()).await.unwrap();
     assert_eq!(pending.recorded(), Recorded::Yes);
-    assert_eq!(world.counters.read().completed, 0, "nothing is told before the commit");
+    assert_eq!(world.counters.read().completed, 0, "nothing is reported before the commit");
     tx.commit_tx().await.unwrap();
     assert!(!world.db.log().contains(&"wake"));
     pending.committed();
@@ -756,7 +758,7 @@ async fn cmp_7_complete_in_is_told_how_the_transaction_ended() {
     assert_eq!(world.ends(), (1, 1, 0));
     drop(held(&world, "2").await);
     assert_eq!(world.ends(), (1, 2, 0));
-    // In doubt, both ways.
+    // The commit is in doubt, with either result.
     for fault in [Fault::Reply, Fault::Commit] {
         world.db.set(fault);
         let (held, mut tx) =
@@ -781,7 +783,7 @@ async fn cmp_7_a_pending_commit_that_is_dropped_finds_out_by_itself() {
     world.background().await;
     assert_eq!(world.ends(), (1, 1, 0));
     assert_eq!(world.phases(), [Phase::RolledBack], "its key is free");
-    // As is that of a completion that was asked for and never sent.
+    // So is the key of a completion whose future was created and never polled.
     let (held_3, mut tx) = (held(&world, "3").await, world.db.begin().await.unwrap());
     drop(held_3.complete_in(&mut tx, value()));
     let (held_4, mut other) = (held(&world, "4").await, world.db.begin().await.unwrap());
@@ -802,7 +804,7 @@ async fn cmp_7_complete_in_refuses_what_it_cannot_join() {
     let refused = held(&world, "1").await.complete_in(&mut Vec::new(), value()).await;
     let Err(JoinError::Failed(error)) = refused else { panic!("{refused:?}") };
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    // Taken over meanwhile.
+    // Another owner has taken over meanwhile.
     let held_2 = held(&world, "2").await;
     world.db.0.stuck.store(true, Ordering::SeqCst);
     *world.db.0.between.lock().unwrap() = Some(ctx("2").identity().clone());
@@ -825,7 +827,7 @@ async fn run_5_cmp_7_a_shutdown_waits_for_releases_in_the_background() {
     assert!(tokio::time::timeout(30 * MS, sleeping).await.is_err());
     assert_eq!(engine.shutdown(LONG).await, 0);
     assert!(world.db.log().contains(&"release"), "of the dropped call");
-    // The same of a completion that was refused within its transaction.
+    // The same holds for a completion that was refused within its transaction.
     let world = self::world();
     let (refused, mut tx) = (held(&world, "k").await, world.db.begin().await.unwrap());
     world.db.set(Fault::Elsewhere);
@@ -854,7 +856,7 @@ async fn cmp_7_cmp_9_a_tombstone_whose_detail_is_over_the_limit_commits_without_
     assert_eq!(left, Tombstone::new());
 }
 
-/// A joined call crosses threads, whatever it borrows.
+/// A joined call can move between threads, whatever it borrows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cmp_7_joined_calls_run_on_any_thread() {
     let world = Arc::new(world());
@@ -955,7 +957,7 @@ async fn ctx_5_cmp_7_an_unanswered_commit_stays_in_doubt_without_a_record() {
         }
         assert_eq!(world.db.rows().len(), usize::from(fault == Fault::Reply));
         assert_eq!(world.counters.read().unguarded, 1);
-        // The answer of `execute` is the same after a rollback.
+        // The result matches that of `execute` after a rollback.
         let (held, mut tx) = (held(&world, "b").await, world.joined.begin().await.unwrap());
         tx.write("b");
         world.db.set(fault);

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 const MS: Duration = Duration::from_millis(1);
 const LEASE: Duration = Duration::from_secs(1);
-/// How long an answer takes to come back.
+/// How long an answer takes on its way back.
 const BACK: Duration = Duration::from_millis(100);
 
 async fn granted(engine: &IdempotencyEngine) -> HeldLease {
@@ -28,7 +28,7 @@ async fn granted(engine: &IdempotencyEngine) -> HeldLease {
     }
 }
 
-/// An engine whose store executes each call at once, and answers it [`BACK`] later.
+/// An engine on a store that executes each call at once, but whose answer arrives [`BACK`] later.
 fn far(faults: &Faults) -> (IdempotencyEngine, CallLog) {
     let log = CallLog::new();
     let near = Recorder::new(MemoryStore::new(), log.clone());
@@ -40,7 +40,7 @@ fn far(faults: &Faults) -> (IdempotencyEngine, CallLog) {
     (engine, log)
 }
 
-/// A time of a test, which has timers of a millisecond.
+/// Compares two times with the precision of a test, whose timers count milliseconds.
 #[track_caller]
 fn assert_near(time: Duration, expected: Duration) {
     assert!(time <= expected && time + 10 * MS > expected, "{time:?}, not {expected:?}");
@@ -63,7 +63,7 @@ async fn acq_7_acq_9_a_grant_at_the_repetition_counts_from_the_repetition() {
     assert_near(held.lease().remaining(), LEASE - BACK);
 }
 
-/// A store that answers at once, by the clock [`BACK`] later.
+/// A store that answers at the first poll, while the clock advances by [`BACK`].
 #[derive(Debug)]
 struct Stalling {
     inner: MemoryStore,

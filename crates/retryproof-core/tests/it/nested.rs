@@ -32,7 +32,8 @@ async fn inner(engine: &IdempotencyEngine, key: &str) -> (Outcome<u32>, Duration
 async fn acq_14_a_call_inside_its_own_key_is_in_flight_at_once() {
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let outer = engine.execute(ctx("k"), || async {
-        // Also after the action has been suspended, and below the action of another key.
+        // This holds also after the action has been suspended, and inside the action of another
+        // key.
         for _ in 0..2 {
             let (outcome, took) = inner(&engine, "k").await;
             assert!(matches!(outcome, Outcome::InFlight(_)), "{outcome:?}");
@@ -121,22 +122,22 @@ async fn acq_14_a_call_inside_an_action_that_has_lost_its_key_waits_for_the_new_
     assert_eq!(outer.await.unwrap(), Outcome::Replayed(2), "CMP-2: it lost its key");
 }
 
-/// Expects that a call of `key`, whose action makes this call, does not wait.
+/// Expects that a call of `key` from inside the action of `key` does not wait.
 async fn expect_in_flight_at_once(engine: &IdempotencyEngine, key: &str) {
     let (outcome, took) = inner(engine, key).await;
     let at_once = matches!(outcome, Outcome::InFlight(_)) && took.is_zero();
     assert!(at_once, "{key}: {outcome:?} after {took:?}");
 }
 
-/// Expects that a call of `key`, which is held, waits like any other.
+/// Expects that a call of `key`, which is held, waits as usual.
 async fn expect_to_wait(engine: &IdempotencyEngine, key: &str) {
     let (outcome, took) = inner(engine, key).await;
     let waited = matches!(outcome, Outcome::InFlight(_)) && took >= 5 * SEC;
     assert!(waited, "{key}: {outcome:?} after {took:?}");
 }
 
-/// In one task, and with the key still held under the token of the action that is gone: else a
-/// trace of that action could not be told from none.
+/// All calls run in one task, and the key stays held under the token of the ended action.
+/// Otherwise, the test could not notice that a trace of that action remains.
 #[tokio::test(start_paused = true)]
 async fn acq_14_a_panic_or_a_drop_leaves_no_trace() {
     let engine = IdempotencyEngine::new(MemoryStore::new());
@@ -149,7 +150,7 @@ async fn acq_14_a_panic_or_a_drop_leaves_no_trace() {
             std::future::pending::<Result<u32, &str>>()
         });
         assert!(catch_panic_of(pin!(panics_at_once)).await.is_err());
-        // The action around it is still known, in the same poll and in later ones.
+        // The outer action is still recognised, in the same poll and in later ones.
         expect_in_flight_at_once(&engine, "outer").await;
         expect_to_wait(&engine, "at once").await;
         let panics_later = engine.call(ctx("later")).execute_with(|lease| async move {

@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Terminal events by lease: tokens are of their identity.
+/// Terminal events by lease: a token is unique only within its identity.
 #[derive(Debug, Default)]
 struct Ends(Mutex<HashMap<(Identity, FencingToken), Vec<String>>>);
 
@@ -132,7 +132,7 @@ async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
     let _ = engine.execute_with(ctx("held error"), action).await;
     expected.push((tokens.remove(0), "failed Held"));
 
-    // Lost: hung past its lease without a beat, and taken over.
+    // Lost: the holder hung past its lease without a beat, and another owner took over.
     let config = {
         let mut config = retryproof_core::IdempotencyConfig::default();
         config.max_hold = 10 * MS;
@@ -152,7 +152,7 @@ async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
     let _ = taker.complete(value()).await;
     expected.push((lost, "lost"));
 
-    // Dropped in the middle.
+    // Dropped in the middle of the action.
     for (on_drop, end) in [(OnDrop::Release, "failed Released"), (OnDrop::Expire, "failed Dropped")]
     {
         let hang = |lease: retryproof_core::Lease| {
@@ -257,7 +257,7 @@ async fn acq_13_what_waiters_keep_in_memory_has_a_bound_over_all_identities() {
     assert!(turned_away("b", usize::MAX).await, "no sum wraps around");
     assert!(!turned_away("b", 40).await, "exactly the bound waits");
     assert!(!turned_away("a", 0).await, "a waiter that keeps nothing waits");
-    // An end of whatever kind gives the bytes back: here a deadline, then a drop.
+    // Every end of a wait returns the bytes: here a deadline, and then a drop.
     let _ = first.await.unwrap();
     let second = tokio::spawn(keeping("a", 100));
     sleep(MS).await;
@@ -265,11 +265,11 @@ async fn acq_13_what_waiters_keep_in_memory_has_a_bound_over_all_identities() {
     second.abort();
     assert!(second.await.unwrap_err().is_cancelled());
     assert!(!turned_away("b", 100).await);
-    // What is free is granted, whatever its size.
+    // A free key is granted, whatever the size of the request.
     assert!(matches!(keeping("free", 101).await, Acquisition::Granted(_)));
 }
 
-/// Notes the size of each recorded result.
+/// Records the size of each recorded result.
 #[derive(Debug, Default)]
 struct Sizes(Mutex<Vec<Option<usize>>>);
 

@@ -22,7 +22,7 @@ const MS: Duration = Duration::from_millis(1);
 pub(crate) struct Told(Arc<Mutex<Vec<u8>>>);
 
 impl Told {
-    /// Listens on this thread, for as long as the guard lives.
+    /// Collects from this thread as long as the guard exists.
     pub(crate) fn listen() -> (Self, DefaultGuard) {
         let told = Self::default();
         let writer = told.clone();
@@ -34,8 +34,7 @@ impl Told {
         (told, tracing::subscriber::set_default(subscriber))
     }
 
-    /// The outcomes since the last question, with the fields that stand between outcome and
-    /// durations.
+    /// The outcomes since the last call, with the fields between the outcome and the durations.
     pub(crate) fn outcomes(&self) -> Vec<String> {
         let text = String::from_utf8(std::mem::take(&mut *self.0.lock())).unwrap();
         let lines = text
@@ -44,7 +43,7 @@ impl Told {
         lines.map(Self::fields).collect()
     }
 
-    /// How many lines with this text were logged since the last question.
+    /// How many lines with this text were logged since the last call.
     pub(crate) fn lines(&self, text: &str) -> usize {
         let logged = String::from_utf8(std::mem::take(&mut *self.0.lock())).unwrap();
         logged.lines().filter(|line| line.contains(text)).count()

@@ -21,7 +21,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 struct Batches {
     inner: MemoryStore,
-    /// The answers, the last one first.
+    /// The answers, in reverse order.
     answers: Mutex<Vec<Result<usize>>>,
 }
 
@@ -69,7 +69,7 @@ async fn sto_4_a_purge_that_fails_is_logged_and_tried_again() {
     assert_eq!(told.lines(FAILED), 0);
 }
 
-/// The half of the next test that runs in a process of its own, because a process warns once.
+/// The half of the next test that runs in a separate process, because a process warns only once.
 #[tokio::test(start_paused = true)]
 async fn sto_4_child_starts_engines() {
     let Ok(kind) = std::env::var("RETRYPROOF_TEST_PURGE") else { return };

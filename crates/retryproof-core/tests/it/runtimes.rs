@@ -23,7 +23,8 @@ fn ctx(key: &str) -> IdempotencyContext {
         .expect("a context")
 }
 
-/// As in a server with a runtime for each worker, of which one ends while another's handler runs.
+/// A server can have a runtime for each worker, and one of them ends while the handler of another
+/// one runs.
 #[test]
 fn run_1_a_lease_beats_on_when_the_runtime_of_an_earlier_one_has_ended() {
     let log = CallLog::new();
@@ -57,7 +58,7 @@ fn run_1_a_lease_beats_on_when_the_runtime_of_an_earlier_one_has_ended() {
     assert_eq!(engine.activity().beating, 0);
 }
 
-/// A wrapper that waits after the call and forgot to say so.
+/// A wrapper that waits after the call, although its profile says that it is immediate.
 #[derive(Debug)]
 struct Yields(MemoryStore);
 

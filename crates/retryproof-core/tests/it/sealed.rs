@@ -29,7 +29,7 @@ fn secret() -> IdentitySecret {
 }
 
 struct World {
-    /// The store without its sealer.
+    /// The store below the sealing.
     raw: SharedStore,
     keys: TestKeys,
     engine: IdempotencyEngine,
@@ -373,7 +373,7 @@ async fn seal_5_the_result_of_a_resolve_is_sealed() {
             assert!(matches!(forced, Forced::Applied), "{forced:?}");
         }
         assert!(!contains(world.stored(key).await.sealed().expect("sealed"), "canary"));
-        // The owner id in the store is no digest by which a guessed value can be recognised.
+        // The owner id in the store is no digest with which a guess of the value could be checked.
         let ForceAction::Resolve { by, done } = &resolve.action else { panic!("{resolve:?}") };
         let guessed = world.raw.complete(&id(key), *by, done).await.unwrap();
         assert_eq!(guessed, FencedWrite::NotOwner);

@@ -142,7 +142,7 @@ async fn ctx_6_nothing_waits_for_a_running_call() {
     run(&engine, of("k", &[1, 2]), 3).await;
     assert_eq!(began.elapsed(), Duration::ZERO);
     assert_eq!(verdicts.take(), [ShadowVerdict::InFlight, ShadowVerdict::Mismatch]);
-    // Its heartbeats keep the first call's lease, so later duplicates still meet it.
+    // Heartbeats keep the first call's lease, so later duplicates still meet it.
     sleep(Duration::from_secs(120)).await;
     assert!(held.lease().believed_held());
     run(&engine, of("k", &[1, 1]), 4).await;
@@ -185,7 +185,8 @@ async fn ctx_6_a_store_that_is_away_blocks_nothing() {
     for value in 0..20 {
         run(&engine, of("c", &[1, 1]), value).await;
     }
-    // Half of the time limit for each call until the circuit opens, and then for one at a time.
+    // Each call waits for half of the time limit until the circuit opens, and then one call at a
+    // time does.
     assert!(began.elapsed() <= Duration::from_millis(20 * 2_500), "{:?}", began.elapsed());
     assert_eq!(verdicts.take(), [refused; 20]);
 }

@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep, timeout};
 const MS: Duration = Duration::from_millis(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// An engine with so many permits, another process on the same records, and the log of the first
-/// one's calls.
+/// An engine with this many permits, another process on the same records, and the log of the first
+/// engine's calls.
 fn engines(max_running: usize) -> (IdempotencyEngine, IdempotencyEngine, CallLog) {
     let (store, log) = (SharedStore::from(MemoryStore::new()), CallLog::new());
     let mut config = IdempotencyConfig::default();
@@ -40,7 +40,7 @@ async fn granted(engine: &IdempotencyEngine, key: &str) -> HeldLease {
 
 type Waiter = tokio::task::JoinHandle<retryproof_core::Result<(Acquisition, Duration)>>;
 
-/// A caller on a task of its own; what it got, and when.
+/// Starts a caller in a separate task; returns what it got, and when.
 fn wait(engine: &IdempotencyEngine, key: &str, wait: Duration) -> Waiter {
     let (engine, ctx) = (engine.clone(), ctx(key, wait));
     tokio::spawn(async move {
@@ -49,7 +49,7 @@ fn wait(engine: &IdempotencyEngine, key: &str, wait: Duration) -> Waiter {
     })
 }
 
-/// Ten keys that are free, each with a waiter that has no permit.
+/// Frees ten keys, each with a waiter that has no permit.
 async fn free_keys_without_a_permit(
     engine: &IdempotencyEngine,
     elsewhere: &IdempotencyEngine,
@@ -78,7 +78,7 @@ async fn run_5_waiters_for_a_permit_ask_the_store_ever_more_seldom() {
     sleep(10_000 * MS).await;
     let calls = log.entries().len();
     assert!(calls <= 10 * 20, "{calls} calls in 10 s for 10 keys: two a second each at most");
-    // What another process does meanwhile is found by those few looks.
+    // These few looks also find what another process does meanwhile.
     let elsewhere = granted(&elsewhere, "0").await;
     let _ = elsewhere.complete(Payload::new(CodecId::JSON, 0, b"9")).await;
     sleep(600 * MS).await;
@@ -101,13 +101,13 @@ async fn run_5_a_permit_wakes_one_waiter_at_once() {
     while !waiters.is_empty() {
         log.clear();
         drop(busy.take_permit());
-        // No time passes: it is not a poll that finds it.
+        // No time passes, so no poll of the store finds the free permit.
         for _ in 0..50 {
             tokio::task::yield_now().await;
         }
         assert_eq!(log.count_of(|call| call.said == Said::Granted), 1, "{log:?}");
         assert!(log.entries().len() <= 2, "the others were left alone: {log:?}");
-        // The one that was granted is the next to end; its permit goes on to another one.
+        // The caller with the grant is the next to end; its permit then passes to another one.
         let at = waiters.iter().position(|waiter| waiter.is_finished()).unwrap();
         let (found, _) = waiters.swap_remove(at).await.unwrap().unwrap();
         let Acquisition::Granted(held) = found else { panic!("{found:?}") };
@@ -129,8 +129,8 @@ async fn run_5_a_shutdown_ends_those_that_wait_for_a_permit() {
     drop(busy);
 }
 
-/// A leader that was polled once and is kept: a future that lost a `select!` and lives on, or that
-/// waits behind other work.
+/// A leader that was polled once and is kept, such as a future that lost a `select!` without being
+/// dropped, or that waits behind other work.
 #[tokio::test(start_paused = true)]
 async fn acq_5_acq_6_a_follower_asks_once_for_itself_when_its_leader_is_not_polled() {
     for end in ["completed", "released", "held"] {
@@ -210,6 +210,6 @@ async fn fp_1_acq_5_waiters_that_share_a_wait_compare_their_own_fingerprints() {
         }
         assert_eq!(holder.await.unwrap().unwrap(), Outcome::Executed(7));
         let acquires = log.count_of(|call| call.operation == Operation::Acquire);
-        assert_eq!(acquires, 1, "one waiter read the result for all: {log:?}");
+        assert_eq!(acquires, 1, "one waiter should read the result for all: {log:?}");
     }
 }

@@ -21,7 +21,7 @@ fn engine() -> IdempotencyEngine {
     IdempotencyEngine::new(MemoryStore::new())
 }
 
-/// Absent callers share.
+/// Requests without a caller share their records.
 fn app<R: IntoCaller>(hook: impl Fn(&Parts) -> R + Send + Sync + 'static) -> (Router, Runs) {
     on(&IdempotencyFilter::builder(engine()).caller(hook).absent_callers_share().build().unwrap())
 }
@@ -116,7 +116,7 @@ async fn http_16_a_missing_caller_is_sent_the_challenge_of_the_filter() {
     assert_eq!((refused.status, refused.code()), (StatusCode::UNAUTHORIZED, "caller-missing"));
     assert_eq!(refused.header("www-authenticate"), Some("Bearer realm=\"payments\""));
     assert_eq!(runs.count(), 0);
-    // A form of the application's own knows the challenge too.
+    // The application's own form of the error also has the challenge.
     let own = |problem: &Problem| {
         let told = format!("{} {:?} {:?}", problem.status, problem.code, problem.challenge);
         Response::new(Bytes::from(told))
@@ -174,7 +174,7 @@ async fn http_16_a_hook_may_wait() {
     for (tenant, answer) in [("a", "1"), ("b", "2"), ("a", "1")] {
         assert_eq!(send(&app, from(Some(tenant), "k")).await.text(), answer);
     }
-    // Dropped while the hook waits, nothing was acquired.
+    // The request was dropped while the hook waited, so nothing was acquired.
     let left = tokio::time::timeout(
         std::time::Duration::from_millis(10),
         send(&app, from(Some("c"), "k")),

@@ -43,7 +43,7 @@ impl<S: Sync> FromRequestParts<S> for User {
     }
 }
 
-/// Counts from the state.
+/// Counts with a counter in the state.
 impl FromRequestParts<App> for Runs {
     type Rejection = Infallible;
 
@@ -91,10 +91,10 @@ async fn ann_6_an_extractor_that_authenticates_stands_before_a_replay() {
     let app = Router::new().route("/pay", on_post(pay)).with_state(state.clone());
     let with_user =
         || request(Method::POST, "/pay", &[("idempotency-key", "k"), ("x-user", "ann")], "a");
-    // Refused first: unstored, so the key stays free.
+    // The refusal is the first response. It is not stored, so the key stays free.
     assert_eq!(send(&app, post("/pay", "k", "a")).await.status, StatusCode::UNAUTHORIZED);
     assert_eq!(send(&app, with_user()).await.text(), "1 ann");
-    // Refused after: the stored answer is not shown.
+    // The refusal comes later, so the stored answer is not shown.
     let stranger = send(&app, post("/pay", "k", "a")).await;
     assert_eq!((stranger.status, stranger.text()), (StatusCode::UNAUTHORIZED, ""));
     assert!(send(&app, with_user()).await.is_replay());
@@ -139,7 +139,7 @@ async fn ann_6_a_rejected_body_is_answered_unstored_and_the_key_is_free() {
 
 #[tokio::test(start_paused = true)]
 async fn http_4_the_filters_limit_is_the_one_knob_behind_an_annotated_handler() {
-    // axum's own 2 MiB would refuse this body in the extractor.
+    // With axum's own limit of 2 MiB, the extractor would refuse this body.
     let large = vec![b'x'; 3 << 20];
     let filter = filter_with(|config| config.web.max_body_bytes = 4 << 20);
     let pay = Annotated(&POLICY, |body: bytes::Bytes| async move { body.len().to_string() });
@@ -163,7 +163,7 @@ async fn http_16_the_default_scope_is_method_and_route_with_names_erased() {
     assert_eq!(scope(Method::POST, "/orders/1").await.text(), "POST /orders/{}");
     assert_eq!(scope(Method::PUT, "/orders/1").await.text(), "PUT /orders/{}");
     assert_eq!(scope(Method::POST, "/api/v1/7/x/y").await.text(), "POST /api/v1/{}/{*}");
-    // One record for both orders under one key, so the other path is another request (FP-3).
+    // Both orders share one record under one key, so the other path is another request (FP-3).
     assert_eq!(scope(Method::POST, "/orders/2").await.code(), "fingerprint-mismatch");
 }
 
@@ -222,7 +222,7 @@ async fn http_3_without_a_key_the_extractors_are_optional() {
 
 #[tokio::test(start_paused = true)]
 async fn ann_6_a_callers_hook_sees_what_the_extractors_put_there() {
-    /// Puts the tenant into the extensions, as an authenticating extractor would.
+    /// Adds the tenant to the extensions, as an authenticating extractor would.
     struct Tenant;
     impl<S: Sync> FromRequestParts<S> for Tenant {
         type Rejection = Infallible;
@@ -269,7 +269,7 @@ async fn ann_6_path_and_extensions_are_extracted_on_replays_too() {
     let app = routes.clone().layer(Extension("tag"));
     assert_eq!(send(&app, post("/orders/7", "k", "")).await.text(), "7 tag");
     assert!(send(&app, post("/orders/7", "k", "")).await.is_replay());
-    // Without the layer the extractor fails, whatever is stored.
+    // Without the layer, the extractor fails even if a response is stored.
     assert_eq!(
         send(&routes, post("/orders/7", "k", "")).await.status,
         StatusCode::INTERNAL_SERVER_ERROR
@@ -278,7 +278,7 @@ async fn ann_6_path_and_extensions_are_extracted_on_replays_too() {
 
 #[tokio::test(start_paused = true)]
 async fn http_2_the_key_is_the_clients_whatever_an_extractor_does_to_the_header() {
-    /// Takes the header off, as a careless extractor might.
+    /// Removes the header, as a careless extractor might.
     struct Careless;
     impl<S: Sync> FromRequestParts<S> for Careless {
         type Rejection = Infallible;

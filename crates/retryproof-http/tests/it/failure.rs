@@ -2,8 +2,7 @@
 //! When store, engine or completion fail: closed, typed, and nothing runs twice in silence
 //! (HTTP-14, CMP-2 to CMP-9).
 //!
-//! Over 400 lines because every way in which store, engine or completion fail stands here beside
-//! the one world that they share.
+//! Over 400 lines because all failures of store, engine and completion use one world.
 
 use std::time::Duration;
 
@@ -36,8 +35,8 @@ fn filter_on(store: &Faulty, with: impl FnOnce(&mut IdempotencyConfig)) -> Idemp
     IdempotencyFilter::builder(engine(store, with)).callers_share_keys().build().unwrap()
 }
 
-/// A handler that takes as long as the request's body says (in ms) and answers with its run's
-/// number.
+/// A handler that takes as long as the request's body says (in ms) and answers with the number of
+/// its run.
 fn timed(filter: &IdempotencyFilter) -> (Router, Runs) {
     let runs = Runs::default();
     let handler = {
@@ -158,7 +157,8 @@ async fn fp_2_a_mismatch_is_judged_before_anything_is_opened() {
     let other = Fingerprint::new(&[1; 33]).unwrap();
     let (app, runs, _) = planted(b"garbage".to_vec(), Some(other)).await;
     assert_eq!(send(&app, post("/pay", "k", "")).await.code(), "fingerprint-mismatch");
-    // The record's algorithm is unknown here, so the request cannot be compared, and is refused.
+    // This program does not know the record's algorithm, so the request cannot be compared and is
+    // refused.
     let foreign = Fingerprint::new(&[200; 33]).unwrap();
     let (app, _, _) = planted(b"garbage".to_vec(), Some(foreign)).await;
     assert_eq!(send(&app, post("/pay", "k", "")).await.code(), "record-unreadable");
@@ -193,7 +193,7 @@ async fn fp_3_a_duplicate_is_judged_under_the_algorithm_of_the_record() {
                 send(&after, post("/pay", &key, r#"{"a":1,"b":2}"#)).await.is_replay(),
                 "{key}"
             );
-            // The spelling is judged as the record was made.
+            // The spelling is compared by the algorithm of the record.
             let respelled = send(&after, post("/pay", &key, r#"{"b":2, "a":1}"#)).await;
             assert_eq!(respelled.is_replay(), first == FingerprintMode::Json, "{key}");
             assert_eq!(send(&after, post("/pay", &key, "[]")).await.code(), "fingerprint-mismatch");
@@ -234,7 +234,8 @@ async fn run_5_shutdown_grants_nothing_replays_what_is_done_and_waits_for_the_re
     let filter = filter_with(|_| {});
     let (app, _) = timed(&filter);
     assert_eq!(send(&app, post("/pay", "done", "")).await.text(), "1");
-    // The client of this one goes away: a server's own graceful shutdown would not wait for it.
+    // The client of this request disconnects: a server's own graceful shutdown would not wait for
+    // it.
     let client = tokio::spawn({
         let app = app.clone();
         async move { send(&app, post("/pay", "long", "3000")).await }
@@ -259,7 +260,7 @@ async fn http_14_a_full_store_refuses_new_keys_and_replays_the_others() {
     assert_eq!(runs.count(), 1);
 }
 
-/// Sends one request and tells what the response says of its record.
+/// Sends one request, and returns what the response says about its record.
 async fn recorded(app: &Router, key: &str, body: &'static str) -> (Answer, Option<Recorded>) {
     let Ok(response) = app.clone().oneshot(post("/pay", key, body)).await;
     let recorded = response.extensions().get().copied();
@@ -320,7 +321,7 @@ async fn cmp_9_a_value_that_the_store_refuses_for_its_size_is_a_tombstone() {
         let (app, runs) =
             timed(&filter_on(&store, |config| config.completion_failure_policy = policy));
         store.fault("complete", Fault::Fails(ErrorKind::TooLarge));
-        // The tombstone is refused too: a failed completion.
+        // The store refuses the tombstone too, so the completion fails.
         let (answer, told) = recorded(&app, "k", "").await;
         match code {
             None => assert_eq!((answer.text(), told), ("1", Some(Recorded::No))),
@@ -345,7 +346,7 @@ async fn http_13_the_stores_own_limit_counts_if_it_is_lower() {
         }
     };
     let app = Router::new().route("/pay", any(handler).layer(filter.guard(STD)));
-    // Over the limit by itself, over it with fields and envelope, and below it.
+    // The body is over the limit by itself, over it with fields and envelope, and below it.
     for (key, len, replayed) in [("a", "301", false), ("b", "290", false), ("c", "200", true)] {
         assert_eq!(send(&app, post("/pay", key, len)).await.body.len().to_string(), len);
         let again = send(&app, post("/pay", key, len)).await;
@@ -355,7 +356,7 @@ async fn http_13_the_stores_own_limit_counts_if_it_is_lower() {
     assert_eq!(runs.count(), 3);
 }
 
-/// A holder whose beats fail loses its lease to the next request: `taker` is the body of that one.
+/// A holder whose beats fail loses its lease to the next request, which has the body `taker`.
 async fn overtaken(
     taker: &'static str,
     policy: CompletionFailurePolicy,
@@ -395,7 +396,7 @@ async fn cmp_2_a_fenced_holder_answers_with_the_takers_result() {
     let (holder, taker) = overtaken("0", CompletionFailurePolicy::LogAndReturn, run).await;
     assert_eq!((holder.text(), holder.is_replay()), ("2", true));
     assert_eq!(taker.await.unwrap().text(), "2");
-    // One fresh wait for a taker that is still at work.
+    // The holder waits once more for a taker that is still running.
     let (holder, taker) = overtaken("1500", CompletionFailurePolicy::LogAndReturn, run).await;
     assert_eq!((holder.text(), holder.is_replay()), ("2", true));
     assert_eq!(taker.await.unwrap().text(), "2");
@@ -447,7 +448,7 @@ async fn http_20_cmp_2_a_fenced_holder_of_another_request_gets_the_status_of_its
 
 #[tokio::test(start_paused = true)]
 async fn cmp_2_a_fenced_holder_without_a_record_is_a_completion_failure() {
-    // The taker releases, so its record is gone when the holder looks.
+    // The taker releases the key, so its record is gone when the holder looks.
     let run = |run: usize| {
         if run == 2 { (Release, "2").into_response() } else { run.to_string().into_response() }
     };
@@ -487,7 +488,7 @@ async fn acq_8_a_first_execution_costs_two_calls_a_replay_one_and_a_look_one() {
     assert_eq!(send(&slow, post("/pay", "k", "")).await.code(), "in-flight");
     assert_eq!(store.calls(), [("acquire", 1)]);
     first.await.unwrap();
-    // What is refused before costs none.
+    // A request that is refused earlier costs no store call.
     send(&app, post("/pay", "a,b", "")).await;
     assert_eq!(store.calls(), [("complete", 1)]);
 }
@@ -500,7 +501,7 @@ async fn http_6_the_record_stands_before_the_first_byte_of_the_response() {
     let started = tokio::time::Instant::now();
     let Ok(response) = app.clone().oneshot(post("/pay", "k", "")).await;
     assert!(started.elapsed() >= 3 * SEC, "the head waits for the completion");
-    // Not a byte of the body was read, and the record is there.
+    // No byte of the body was read, but the record exists.
     assert!(send(&app, post("/pay", "k", "")).await.is_replay());
     drop(response);
 }

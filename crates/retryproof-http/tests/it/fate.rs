@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What becomes of an answer: stored, released, held, or a tombstone (HTTP-6, HTTP-7, HTTP-13).
 //!
-//! Over 400 lines because every end of an answer stands here beside the scripted bodies that
-//! provoke it.
+//! Over 400 lines because all ends of a response use the same scripted bodies.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -29,7 +28,7 @@ use crate::world::{Annotated, Answer, Runs, STD, filter, filter_with, post, requ
 
 static POLICY: Policy = STD;
 
-/// A guarded route whose handler answers as told.
+/// A guarded route whose handler answers as the body says.
 fn app<R>(
     filter: &IdempotencyFilter,
     answer: impl Fn(usize) -> R + Clone + Send + Sync + 'static,
@@ -114,12 +113,12 @@ async fn http_7_a_marked_hold_is_sent_unstored_and_the_lease_runs_out() {
         _ => "done".into_response(),
     });
     assert_eq!(send(&app, post("/pay", "k", "")).await.text(), "unknown");
-    // The wait is 2 s, the lease 5 s: in flight, and nothing runs.
+    // The wait is 2 s and the lease 5 s: the request is in flight, and nothing runs.
     let busy = send(&app, post("/pay", "k", "")).await;
     assert_eq!((busy.status, busy.code()), (StatusCode::CONFLICT, "in-flight"));
     assert_eq!(busy.header("retry-after"), Some("3"));
     assert_eq!(runs.count(), 1);
-    // A waiter whose wait outlives the lease takes over.
+    // A waiter that waits longer than the lease takes over.
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(send(&app, post("/pay", "k", "")).await.text(), "done");
     assert_eq!(runs.count(), 2);
@@ -209,7 +208,7 @@ async fn http_7_a_panic_releases_and_is_raised_again_on_the_connection() {
     assert!(!first.is_replay());
     assert_eq!(send(&guarded, post("/pay", "k", "")).await.text(), "done");
     assert_eq!(runs.count(), 2);
-    // Without a catcher the very panic reaches the connection's task.
+    // Without a catcher, the same panic reaches the connection's task.
     let (app, _) = self::app(&filter(), |run| {
         assert!(run > 1, "canary {run}");
     });
@@ -373,7 +372,7 @@ async fn http_13_an_endless_stream_is_not_waited_for() {
         Poll::Ready(http_body::Body::poll_frame(Pin::new(&mut body), cx).is_pending())
     })
     .await;
-    assert!(pending, "the client has the head, and waits for events");
+    assert!(pending, "the client has the head and waits for events");
     assert_eq!(send(&app, post("/pay", "k", "")).await.code(), "result-not-replayable");
     assert_eq!(runs.count(), 1);
 }
@@ -446,13 +445,14 @@ async fn cmp_9_a_hook_that_panics_is_a_value_that_cannot_be_encoded() {
         .build()
         .unwrap();
     let (app, runs) = app(&filter, |_| (StatusCode::CREATED, [("location", "/p/1")], "done"));
-    // To its own caller a completion failure: log-and-return sends the response all the same.
+    // For its own caller, this is a completion failure: with log-and-return, the response is sent
+    // nevertheless.
     let Ok(first) = app.clone().oneshot(post("/pay", "k", "")).await;
     assert_eq!(first.extensions().get::<Recorded>(), Some(&Recorded::Tombstone));
     assert_eq!(Answer::of(first).await.text(), "done");
     let again = send(&app, post("/pay", "k", "")).await;
     assert_eq!(again.code(), "result-not-replayable");
-    // The hook did not say which fields may be kept (HTTP-13).
+    // The hook did not specify which fields may be kept (HTTP-13).
     assert!(again.text().contains("\"original-status\":201"), "{}", again.text());
     assert!(!again.text().contains("/p/1"), "{}", again.text());
     assert_eq!(runs.count(), 1);

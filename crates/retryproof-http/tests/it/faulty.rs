@@ -17,11 +17,11 @@ use retryproof_memory::MemoryStore;
 /// What happens to the calls of one operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fault {
-    /// Fails before anything happened.
+    /// Fails without an effect.
     Fails(ErrorKind),
-    /// Happens, and then its answer is lost, the first so many times.
+    /// Takes effect, but its answer is lost, this many times.
     LosesAnswer(usize),
-    /// Answers this much later.
+    /// Answers with this delay.
     Slow(Duration),
 }
 
@@ -31,7 +31,7 @@ struct Script {
     calls: HashMap<&'static str, usize>,
 }
 
-/// See the module's page. Clones are one store.
+/// The store that the module's page describes. Clones share one store.
 #[derive(Debug, Clone)]
 pub(crate) struct Faulty {
     inner: Arc<MemoryStore>,
@@ -57,7 +57,7 @@ impl Faulty {
         self.script.lock().faults.clear();
     }
 
-    /// The calls since the last asking, by operation.
+    /// The calls since the last use of this function, by operation.
     pub(crate) fn calls(&self) -> Vec<(&'static str, usize)> {
         let mut calls: Vec<_> = self.script.lock().calls.drain().collect();
         calls.sort_unstable();
@@ -87,7 +87,7 @@ impl Faulty {
                     return answer;
                 }
                 self.fault(operation, Fault::LosesAnswer(times - 1));
-                Err(Error::unavailable("the answer is lost, as told"))
+                Err(Error::unavailable("the answer is lost, as planned"))
             }
         }
     }

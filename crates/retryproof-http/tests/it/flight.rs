@@ -15,7 +15,7 @@ use crate::world::{Answer, Runs, STD, filter, filter_with, post, request, send};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A handler that takes `millis` and answers with its run's number.
+/// A handler that takes `millis` and answers with the number of its run.
 fn slow(filter: &IdempotencyFilter, policy: Policy, millis: u32) -> (Router, Runs) {
     let runs = Runs::default();
     let handler = {
@@ -58,7 +58,7 @@ async fn http_10_past_the_wait_a_duplicate_is_told_when_to_come_back() {
     let seconds: u64 = busy.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=5).contains(&seconds), "no more than the lease: {seconds}");
     assert!(busy.text().contains("\"retryable\":true"));
-    // Nothing is judged while the holder runs: another body waits all the same (FP-1).
+    // Nothing is compared while the holder runs: a request with another body waits too (FP-1).
     assert_eq!(send(&app, post("/pay", "k", "other")).await.code(), "in-flight");
     assert_eq!(first.await.unwrap().text(), "1");
     assert_eq!(send(&app, post("/pay", "k", "other")).await.code(), "fingerprint-mismatch");
@@ -132,8 +132,8 @@ async fn peers_same_key_at_another_endpoint_is_a_separate_record() {
 
 #[tokio::test(start_paused = true)]
 async fn peers_nothing_but_the_key_is_needed_to_be_recognised() {
-    // Not the connection, no cookie, no user agent: a retry may come from anywhere with other
-    // headers.
+    // The connection, cookies and the user agent do not count, because a retry may come from
+    // anywhere, with other headers.
     let (app, runs) = slow(&filter(), STD, 1);
     let from = |agent: &'static str, trace: &'static str| {
         let headers = [

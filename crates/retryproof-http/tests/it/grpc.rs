@@ -2,7 +2,7 @@
 //! The gRPC form over hand-made frames: what tonic would not send, and what its own services never
 //! do. Calls through tonic and real sockets are tested in `examples/grpc`.
 //!
-//! Over 400 lines because each shape of an answer is made by hand.
+//! Over 400 lines because each form of a response is built by hand.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -35,11 +35,11 @@ enum Piece {
     Trailers(&'static [(&'static str, &'static str)]),
     Error,
     Panic,
-    /// Waits for the test.
+    /// Waits for a signal of the test.
     Wait(Arc<Notify>),
 }
 
-/// A body that does what it is told.
+/// A body that plays its frames.
 struct Script {
     pieces: VecDeque<Piece>,
     waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -96,7 +96,11 @@ fn method(
     service_fn(move |request: Request<GuardedBody<Body>>| {
         let (run, pieces) = (runs.run(), pieces.clone());
         async move {
-            assert_eq!(request.headers()["te"], "trailers", "what gRPC needs of a request stays");
+            assert_eq!(
+                request.headers()["te"],
+                "trailers",
+                "the parts of a request that gRPC needs stay"
+            );
             let sent = request.into_body().collect().await.expect("the request is whole");
             assert_eq!(sent.to_bytes(), &b"\0\0\0\0\x01a"[..]);
             let mut response = Response::builder();
@@ -121,7 +125,7 @@ fn call(path: &str, key: &str) -> Request<Body> {
         .expect("a request")
 }
 
-/// Sends a call, and reads its answer whole.
+/// Sends a call, and reads its whole response.
 macro_rules! answer {
     ($service:expr, $call:expr) => {{
         let Ok(response) = $service.clone().oneshot($call).await;
@@ -196,7 +200,6 @@ async fn http_7_a_status_says_its_fate_by_metadata_that_does_not_leave_the_serve
     }
 }
 
-/// That of a stream whose first item is an error: its status comes in trailers.
 #[tokio::test(start_paused = true)]
 async fn http_7_a_fate_of_an_inner_call_frees_no_outer_key() {
     let status = [("grpc-status", "14"), ("retryproof-fate", "release")];
@@ -220,6 +223,7 @@ async fn http_7_a_fate_of_an_inner_call_frees_no_outer_key() {
     assert_eq!(runs.count(), 1);
 }
 
+/// A stream whose first item is an error sends its status, and with it the fate, in the trailers.
 #[tokio::test(start_paused = true)]
 async fn http_7_a_status_in_trailers_says_its_fate_by_its_metadata_too() {
     for (word, second_run, ends_in) in
@@ -250,8 +254,8 @@ async fn http_7_a_status_in_trailers_says_its_fate_by_its_metadata_too() {
     }
 }
 
-/// What is recorded before its status is known is done, whatever the status says; the entry stays
-/// inside all the same.
+/// A response that is recorded before its status is known counts as done, whatever the status says.
+/// The entry stays inside the server nevertheless.
 #[tokio::test(start_paused = true)]
 async fn http_7_http_13_the_fate_at_the_end_of_a_stream_comes_too_late_and_does_not_leave_the_server()
  {
@@ -301,10 +305,10 @@ async fn http_13_a_second_message_makes_a_stream_which_flows_and_is_not_replayab
     let service = filter().grpc(STD).layer(method(&runs, &[], pieces));
     let Ok(first) = service.clone().oneshot(call(PATH, "k")).await;
     let mut body = first.into_body();
-    // What had to be seen to know that it is a stream comes in one piece, the rest as it comes.
+    // The part that shows that it is a stream arrives in one piece, and the rest as it is sent.
     let frame = body.frame().await.expect("a frame").expect("whole");
     assert_eq!(frame.into_data().expect("two messages"), [MESSAGE, MESSAGE].concat());
-    // Recorded already, while the stream is open.
+    // The response is already recorded while the stream is open.
     let duplicate = answer!(service, call(PATH, "k"));
     assert_eq!(duplicate.header("grpc-status"), Some("6"));
     go_on.notify_one();
@@ -399,7 +403,7 @@ async fn http_16_without_a_named_scope_each_method_has_its_own() {
         let answer = answer!(service, call(path, "k"));
         assert_eq!(answer.header("x-run"), Some(run), "{path}");
     }
-    // Under one name, another method is another request.
+    // With a shared name, another method is another request.
     let service = filter().grpc(STD).layer(method(&runs, &[], vec![Piece::Data(MESSAGE), OK]));
     assert_eq!(answer!(service, call(PATH, "k")).header("x-run"), Some("3"));
     assert_eq!(
@@ -460,7 +464,7 @@ async fn http_7_a_mark_in_the_extensions_counts_as_in_any_answer() {
     }
 }
 
-/// A message, and the second frame in which grpc-web has its trailers.
+/// A message, and the second frame, which contains the trailers in grpc-web.
 const WEB: &[u8] = b"\0\0\0\0\x03abc\x80\0\0\0\x0fgrpc-status:0\r\n";
 
 #[tokio::test(start_paused = true)]

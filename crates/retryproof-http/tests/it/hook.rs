@@ -27,8 +27,8 @@ fn app(
     (Router::new().route("/pay", any(handler).layer(filter.guard(STD))), runs)
 }
 
-/// What the first duplicate gets: `None` for a replay, or the code of a refusal; and how often the
-/// handler ran.
+/// Returns what the first duplicate gets (`None` for a replay, or the code of a refusal) and how
+/// often the handler ran.
 async fn duplicate(app: &Router, runs: &Runs) -> (Option<String>, usize) {
     send(app, post("/pay", "k", "")).await;
     let again = send(app, post("/pay", "k", "")).await;
@@ -53,7 +53,7 @@ async fn http_7_the_filters_hook_decides_for_answers_without_a_mark() {
         (|| StatusCode::GATEWAY_TIMEOUT.into_response(), (refused("in-flight"), 1)),
         (|| StatusCode::ACCEPTED.into_response(), (refused("result-not-replayable"), 1)),
         (|| StatusCode::SERVICE_UNAVAILABLE.into_response(), (None, 1)),
-        // A mark wins.
+        // A mark takes precedence over the hook.
         (|| (StatusCode::TOO_MANY_REQUESTS, AnswerFate::Store, "").into_response(), (None, 1)),
         (|| (StatusCode::OK, AnswerFate::Release, "").into_response(), (None, 2)),
     ] {

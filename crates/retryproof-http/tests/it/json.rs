@@ -17,13 +17,13 @@ fn app(fingerprint: FingerprintMode) -> Router {
     Router::new().route("/pay", on_post(|| async { "paid" }).layer(filter.guard(STD)))
 }
 
-/// An array of numbers, in `size` bytes.
+/// An array of numbers that takes `size` bytes.
 fn numbers(size: usize) -> String {
     format!("[{}0]", "5e-324,".repeat(size / 7))
 }
 
-/// Whether the request waits for something when it is first polled. A store at hand and a body that
-/// is there give no cause.
+/// Whether the request is pending at its first poll. With a memory store and a complete body, only
+/// the fingerprint can be the reason.
 fn waits(app: &Router, body: String) -> bool {
     let mut call = pin!(app.clone().oneshot(post("/pay", "k", body)));
     call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
@@ -33,14 +33,17 @@ fn waits(app: &Router, body: String) -> bool {
 async fn fp_3_canonical_json_of_a_large_body_is_made_off_the_async_worker() {
     let json = app(FingerprintMode::Json);
     assert!(waits(&json, numbers(100_000)));
-    assert!(!waits(&json, numbers(1_000)), "a small one costs less than the way to another thread");
+    assert!(
+        !waits(&json, numbers(1_000)),
+        "a small one costs less than moving it to another thread"
+    );
     assert!(!waits(&app(FingerprintMode::Request), numbers(100_000)), "a digest of bytes is quick");
 }
 
 #[tokio::test]
 async fn fp_3_where_canonical_json_is_made_changes_no_fingerprint() {
     let app = app(FingerprintMode::Json);
-    // Spelled with more bytes, the same document is over the limit.
+    // In a longer spelling, the same document is over the limit.
     let spelled = numbers(15_000).replace(',', " ,  ");
     assert_eq!(send(&app, post("/pay", "k", numbers(15_000))).await.text(), "paid");
     assert!(send(&app, post("/pay", "k", spelled.clone())).await.is_replay());

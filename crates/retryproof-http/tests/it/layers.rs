@@ -88,7 +88,8 @@ async fn layers_catch_panic_outside_releases_inside_stores() {
 
 #[tokio::test(start_paused = true)]
 async fn layers_what_is_computed_outside_is_fresh_on_a_replay_and_stored_inside() {
-    // Stands for CORS, request ids and compression: an answer's field that depends on the request.
+    // This layer represents CORS, request ids and compression: it sets a field of the response that
+    // depends on the request.
     async fn origin(request: Request, next: Next) -> Response {
         let origin = request.headers().get("origin").cloned();
         let mut response = next.run(request).await;
@@ -208,7 +209,7 @@ async fn http_15_a_layer_around_an_annotated_handler_decides_and_the_handler_run
     let first = send(&app, post("/pay/1", "k", "a")).await;
     assert_eq!((first.text(), first.is_replay()), ("1 k a", false));
     assert!(send(&app, post("/pay/1", "k", "a")).await.is_replay());
-    // The layer's ttl is in force: after it the key is new, though the annotation says an hour.
+    // The layer's ttl applies: after it, the key is new, although the annotation says an hour.
     sleep(SEC).await;
     assert_eq!(send(&app, post("/pay/1", "k", "a")).await.text(), "2 k a");
 }
@@ -243,7 +244,7 @@ async fn http_15_a_request_made_in_process_to_another_route_is_guarded_there() {
     };
     let inner: Router =
         Router::new().route("/charge/{id}", charge).layer(filter.guard(Policy::new("charge")));
-    // With the outer request's extensions copied, as a careless proxy would.
+    // The inner request has the outer one's extensions, as a careless proxy would copy them.
     let pay = |Extension(inner): Extension<Router>,
                State(_): State<IdempotencyFilter>,
                request: Request| async move {
@@ -258,7 +259,7 @@ async fn http_15_a_request_made_in_process_to_another_route_is_guarded_there() {
         .layer(Extension(inner))
         .with_state(filter);
     assert_eq!(send(&app, post("/pay", "k", "")).await.text(), "1");
-    // Another outer route, the same inner one: replayed there.
+    // Another outer route leads to the same inner route, which replays.
     let again = send(&app, post("/pay/again", "k", "")).await;
     assert_eq!(again.text(), "1");
     assert_eq!(runs.count(), 1);
@@ -273,8 +274,8 @@ async fn http_15_a_request_made_in_process_to_another_path_of_the_same_route_is_
         any(move || async move { runs.run().to_string() }).layer(guard.clone())
     };
     let inner: Router = Router::new().route("/orders/{id}", order);
-    // Asks for another order under another key, with the extensions copied but for the route, which
-    // a router would add to.
+    // Requests another order under another key, with all extensions copied except the route, which
+    // a router would extend.
     let forward = |Extension(inner): Extension<Router>, request: Request| async move {
         let (mut parts, _) = request.into_parts();
         parts.uri = "/orders/2".parse().unwrap();
@@ -286,7 +287,7 @@ async fn http_15_a_request_made_in_process_to_another_path_of_the_same_route_is_
     let routes = Router::new().route("/orders/{id}", on_post(forward).layer(guard));
     let app = routes.layer(Extension(inner));
     for (path, key) in [("/orders/1", "a"), ("/orders/1", "b"), ("/orders/3", "c")] {
-        // Without its guard the inner call would run each time.
+        // Without its guard, the inner call would run each time.
         assert_eq!(send(&app, post(path, key, "")).await.text(), "1", "{path} {key}");
     }
     assert_eq!(runs.count(), 1);
@@ -305,7 +306,7 @@ async fn http_15_a_nested_route_with_a_template_is_guarded_once() {
     let app = Router::new().nest("/{tenant}/api", inner).layer(outer).with_state(filter);
     assert_eq!(send(&app, post("/ann/api/pay/1", "k", "")).await.text(), "1");
     sleep(SEC).await;
-    // The inner guard, whose path is stripped, would have replayed.
+    // The inner guard, whose path is stripped, would otherwise have replayed.
     assert_eq!(send(&app, post("/ann/api/pay/1", "k", "")).await.text(), "2");
 }
 
@@ -321,7 +322,8 @@ async fn http_15_a_request_made_in_process_to_the_same_route_with_a_key_of_its_o
             if !batch {
                 return runs.run().to_string();
             }
-            // Twice the same sub-call, with all that a careless proxy copies.
+            // The handler makes the same sub-call twice, with everything that a careless proxy
+            // copies.
             let mut answers = String::new();
             for _ in 0..2 {
                 let mut parts = parts.clone();

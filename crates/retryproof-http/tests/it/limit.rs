@@ -19,7 +19,7 @@ static POLICY: Policy = STD;
 
 const MIB: usize = 1 << 20;
 
-/// Two guarded routes that tell the length of their body, `/annotated` and `/layered`, under the
+/// Two guarded routes that return the length of their body, `/annotated` and `/layered`, under the
 /// limit of the application.
 fn app(filters: usize, applications: Option<DefaultBodyLimit>) -> (Router, Runs) {
     let filter: IdempotencyFilter = filter_with(|config| config.web.max_body_bytes = filters);
@@ -54,7 +54,7 @@ async fn http_4_a_smaller_limit_of_the_application_holds_with_a_key_too() {
             "{path}"
         );
         assert!(refused.text().contains("limit of 2000 bytes"), "{}", refused.text());
-        // In pieces, without a length that is declared.
+        // The body comes in pieces, without a declared length.
         let streamed = axum::body::Body::new(Pieces(3));
         assert_eq!(send(&app, post(path, "k", streamed)).await.code(), "body-too-large", "{path}");
         assert_eq!(runs.count(), 0, "nothing ran, and the key is free");
@@ -89,7 +89,7 @@ async fn http_4_axums_default_is_no_limit_of_the_application() {
     for (limit, large) in [
         (None, true),
         (Some(DefaultBodyLimit::disable()), true),
-        // As large as the default, and said.
+        // The limit is as large as the default, but set explicitly.
         (Some(DefaultBodyLimit::max(2 * MIB)), false),
         (Some(DefaultBodyLimit::max(3 * MIB + 1)), true),
     ] {
@@ -102,7 +102,7 @@ async fn http_4_axums_default_is_no_limit_of_the_application() {
     }
 }
 
-/// A body of so many pieces, and of no declared length.
+/// A body of this many pieces, without a declared length.
 struct Pieces(usize);
 
 impl http_body::Body for Pieces {

@@ -63,7 +63,7 @@ impl Log {
 
 const SEC: Duration = Duration::from_secs(1);
 
-/// The digits in the log lead to the record, and only with the secret from the key to the digits.
+/// The digits in the log identify the record. Only with the secret does the key lead to the digits.
 #[tokio::test(start_paused = true)]
 async fn id_5_log_lines_show_the_digest_that_the_store_keeps() {
     let (log, _guard) = Log::start();
@@ -148,7 +148,7 @@ async fn id_4_nothing_of_a_request_or_an_answer_stands_in_a_log_line() {
             store.heal();
         }
     }
-    // A lost lease, and a takeover.
+    // The log of a lost lease and a takeover.
     store.fault("extend", Fault::Fails(ErrorKind::Unavailable));
     let holder = tokio::spawn({
         let (app, request) = (app.clone(), ask("slow", "canary-key-4", "canary-body"));
@@ -220,7 +220,7 @@ async fn http_19_a_policy_that_the_hook_makes_void_is_warned_about_once() {
     let _ = filter.with_rejections(|_| http::Response::default()).guard(ONLY_SUCCESSES);
     assert_eq!(warnings(), 1, "once: {}", log.text());
     let _ = hooked(|_| AnswerFate::Store).guard(ONLY_SUCCESSES);
-    assert_eq!(warnings(), 2, "each filter by itself: {}", log.text());
+    assert_eq!(warnings(), 2, "each filter logs it: {}", log.text());
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,7 +14,7 @@ fn keyed(method: &str, path: &str) -> Request<axum::body::Body> {
     request(method.parse().unwrap(), path, KEY, "")
 }
 
-/// `POST /refunds` behind the layer, and nothing else.
+/// A router with nothing but `POST /refunds` behind the layer.
 fn refunds(policy: Policy) -> (Router, Runs) {
     let runs = Runs::default();
     let refund = {
@@ -125,7 +125,7 @@ async fn http_1_a_service_nested_at_a_path_is_matched() {
         let answer = send(&named, post("/api/x", "k", "")).await;
         assert_eq!((answer.text(), answer.is_replay()), ("1", replayed));
     }
-    // No router tells a route that a scope could be made of: refused, not let through.
+    // Without a router, no route is known for the scope: the request is refused, not passed on.
     let unnamed = nested.layer(filter().guard(Policy::unnamed()));
     assert_eq!(send(&unnamed, post("/api/x", "k", "")).await.code(), "scope-invalid");
     assert_eq!(runs.count(), 1);

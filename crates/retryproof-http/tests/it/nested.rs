@@ -15,7 +15,7 @@ use crate::world::{Annotated, Runs, STD, filter, filter_with, post, request, sen
 
 static MAIL: Policy = Policy::new("mail");
 
-/// An app that charges, then calls `inner` with `mail` and hands its answer on.
+/// An app that charges, then calls `inner` with `mail` and returns its response.
 fn charging(inner: &Router, mail: fn() -> Request<Body>) -> (Router, Runs) {
     let (runs, inner) = (Runs::default(), inner.clone());
     let order = {
@@ -73,8 +73,8 @@ async fn http_7_a_mark_that_the_outer_handler_sets_on_an_inner_answer_is_its_own
     let app = Router::new().route("/order", on_post(order).layer(filter().guard(STD)));
     for _ in 0..2 {
         let Ok(answer) = app.clone().oneshot(post("/order", "k", "")).await;
-        // What was recorded of the inner answer is not said of the outer one, which was released
-        // (CMP-4).
+        // The recorded mark of the inner response does not apply to the outer one, whose key was
+        // released (CMP-4).
         assert_eq!(answer.extensions().get::<Recorded>(), None);
         assert_eq!(answer.extensions().get::<AnswerFate>(), None, "the mark was read");
     }
@@ -130,7 +130,7 @@ async fn acq_14_a_request_inside_the_handler_of_its_own_key_is_in_flight_at_once
     let filter = filter();
     let inner = Router::new().route("/order", on_post(|| async { "in" }).layer(filter.guard(STD)));
     let handler = move || async move {
-        // The handler has waited before, so that it runs in a task of its own.
+        // The handler has been suspended before, so it runs in a separate task.
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         let began = tokio::time::Instant::now();
         let answer = send(&inner, post("/order", "k", "")).await;

@@ -28,7 +28,7 @@ async fn twice(app: &Router) -> (Answer, Answer) {
     (first, again)
 }
 
-/// Header lines in order, without what the filter adds to a replay.
+/// The header lines in order, without those that the filter adds to a replay.
 fn lines(headers: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
     let added = ["idempotent-replayed", "cache-control"];
     headers
@@ -38,7 +38,7 @@ fn lines(headers: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
         .collect()
 }
 
-/// Field names in order, without the length that axum adds outside of the guard.
+/// The field names in order, without the length that axum adds outside of the guard.
 fn names(headers: &HeaderMap) -> Vec<&str> {
     headers.keys().map(HeaderName::as_str).filter(|name| *name != "content-length").collect()
 }
@@ -168,7 +168,7 @@ async fn http_9_connection_bound_and_sensitive_fields_are_not_replayed() {
         )
     });
     let (first, again) = twice(&app).await;
-    assert!(first.headers.contains_key("set-cookie"), "the first answer is the handler's own");
+    assert!(first.headers.contains_key("set-cookie"), "the first answer is the handler's");
     assert_eq!(names(&again.headers), ["x-kept", "cache-control", "idempotent-replayed"]);
 }
 
@@ -248,10 +248,10 @@ async fn http_9_connection_bound_and_sensitive_trailers_are_not_replayed() {
         )
     };
     let (first, again) = twice(&app(&filter(), answer)).await;
-    assert_eq!(first.trailers.expect("trailers").len(), 7, "the first answer is the handler's own");
+    assert_eq!(first.trailers.expect("trailers").len(), 7, "the first answer is the handler's");
     assert_eq!(again.header("trailer"), Some("x-sum"));
     assert_eq!(names(&again.trailers.expect("trailers")), ["x-sum"]);
-    // The switch is that of the headers.
+    // The switch is the one of the headers.
     let filter = IdempotencyFilter::builder(filter().engine().clone())
         .callers_share_keys()
         .store_header("authentication-info")
@@ -291,7 +291,7 @@ async fn http_8_a_head_request_has_a_record_and_a_length_of_its_own() {
 
 #[tokio::test(start_paused = true)]
 async fn http_8_the_length_that_a_head_was_told_is_not_said_to_a_get() {
-    // Under `body` the two are one request.
+    // With the fingerprint `body`, the two are one request.
     let filter = filter_with(|config| config.web.fingerprint = FingerprintMode::Body);
     let service = tower::service_fn(|_: http::Request<Body>| async {
         let mut response = http::Response::new(Body::empty());

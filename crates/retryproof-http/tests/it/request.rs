@@ -18,7 +18,7 @@ use retryproof_http::{IdempotencyFilter, Methods, Policy};
 
 use crate::world::{Answer, Runs, STD, filter, filter_with, post, request, send};
 
-/// Echoes the body, and counts.
+/// Echoes the body, and counts the runs.
 fn echo(filter: &IdempotencyFilter) -> (Router, Runs) {
     let runs = Runs::default();
     let handler = {
@@ -31,8 +31,8 @@ fn echo(filter: &IdempotencyFilter) -> (Router, Runs) {
     (Router::new().route("/pay", any(handler).layer(filter.guard(STD.methods(Methods::All)))), runs)
 }
 
-/// A body of frames as they come, then an error if there is one; it has no known length and counts
-/// what is read.
+/// A body of these frames, and an error at the end if there is one. It has no known length, and
+/// counts the bytes that are read.
 struct Frames {
     frames: VecDeque<Result<Frame<Bytes>, std::io::Error>>,
     read: Runs,
@@ -140,13 +140,13 @@ async fn http_3_where_keys_are_optional_a_keyless_request_passes_unbuffered() {
         config.web.max_body_bytes = 4;
     });
     let (app, runs) = echo(&filter);
-    // Longer than the limit: whatever has no key is not the filter's concern.
+    // This body is longer than the limit, but a request without a key is not the filter's concern.
     let answer = send(&app, request(Method::POST, "/pay", &[], "longer than four")).await;
     assert_eq!(answer.text(), "longer than four");
     assert!(
         answer.header("idempotent-replayed").is_none() && answer.header("cache-control").is_none()
     );
-    // A stream that never ends would never be answered by a filter that buffers.
+    // A filter that buffers would never answer an endless stream.
     let endless = tower::service_fn(|_: Request<Body>| async {
         Ok::<_, Infallible>(Response::new(Body::empty()))
     });
@@ -156,12 +156,12 @@ async fn http_3_where_keys_are_optional_a_keyless_request_passes_unbuffered() {
     let passed =
         tower::ServiceExt::oneshot(guarded, Request::post("/pay").body(body).unwrap()).await;
     assert!(passed.is_ok());
-    // With a key enforcement is in full.
+    // With a key, all rules are enforced.
     assert_eq!(send(&app, post("/pay", "k", "longer than four")).await.code(), "body-too-large");
     assert_eq!(runs.count(), 1);
 }
 
-/// A body that stays pending for as long as its other end lives.
+/// A body that stays pending as long as its other end exists.
 struct StreamOf(tokio::io::DuplexStream);
 
 impl http_body::Body for StreamOf {
@@ -195,7 +195,7 @@ async fn http_4_a_declared_body_over_the_limit_is_refused_before_a_byte_is_read(
     *http_2.version_mut() = Version::HTTP_2;
     assert_eq!(send(&app, http_2).await.header("connection"), None);
     assert_eq!(runs.count(), 1);
-    // No record was left: the same key takes a smaller body.
+    // No record was left: the same key accepts a smaller body.
     assert_eq!(send(&app, post("/pay", "l", "12")).await.text(), "12");
 }
 
@@ -211,7 +211,7 @@ async fn http_4_a_streamed_body_is_cut_off_at_the_limit() {
     let read = over.read.clone();
     let refused = send(&app, post("/pay", "l", Body::new(over))).await;
     assert_eq!((refused.status, refused.code()), (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"));
-    assert_eq!(read.count(), 3, "read no further than the byte over the limit");
+    assert_eq!(read.count(), 3, "read only up to the byte over the limit");
     assert_eq!(runs.count(), 1);
     assert_eq!(send(&app, post("/pay", "l", "12")).await.text(), "12");
 }
@@ -221,7 +221,7 @@ async fn http_4_a_smaller_limit_outside_is_413_too() {
     let (app, runs) = echo(&filter());
     let limited = Body::new(Limited::new(Body::from("123456"), 4));
     assert_eq!(send(&app, post("/pay", "k", limited)).await.code(), "body-too-large");
-    // The same as a layer, on a body without a length.
+    // The same with a layer, and a body without a length.
     let layered = app.layer(tower_http::limit::RequestBodyLimitLayer::new(4));
     let streamed = Body::new(Frames::of([3, 3]));
     let refused = send(&layered, post("/pay", "k", streamed)).await;
@@ -275,7 +275,7 @@ async fn http_1_routes_without_a_guard_pass_with_a_key() {
     );
     assert_eq!(send(&app, post("/open", "k", "")).await.text(), "1");
     assert_eq!(send(&app, post("/open", "k", "")).await.text(), "2");
-    // Any method may be guarded.
+    // Any method can be guarded.
     for (method, text) in
         [(Method::GET, "3"), (Method::DELETE, "4"), (Method::from_bytes(b"CHARGE").unwrap(), "5")]
     {

@@ -44,7 +44,7 @@ fn about(customer: &str, key: &str) -> Request<axum::body::Body> {
     request
 }
 
-/// The hook names the subject. Where it finds none, the subject is the caller.
+/// The hook returns the subject. If it returns none, the subject is the caller.
 #[tokio::test(start_paused = true)]
 async fn seal_3_a_hook_names_the_subject_of_an_answer() {
     let memory = MemoryStore::builder().identity_secret(secret()).build();
@@ -109,7 +109,7 @@ async fn seal_6_fp_3_fp_5_a_retry_is_compared_with_a_hidden_fingerprint() {
             let retry = send(&after, post("/pay", &key, body)).await;
             assert!(retry.is_replay(), "{mode:?}, {later:?}: {}", retry.text());
             let other = send(&after, post("/pay", &key, r#"{"cents":2}"#)).await;
-            // Without the record's list, the bodies cannot be compared (FP-5).
+            // Without the list in the record, the bodies cannot be compared (FP-5).
             if ignored.is_empty() || ignored == now_ignored {
                 assert_eq!(other.code(), "fingerprint-mismatch", "{mode:?}, {later:?}");
             } else {
@@ -118,7 +118,7 @@ async fn seal_6_fp_3_fp_5_a_retry_is_compared_with_a_hidden_fingerprint() {
             assert_eq!(runs.count(), 0);
         }
     }
-    // What the store has tells nothing of the request: not even the algorithm.
+    // The stored data reveals nothing about the request, not even the algorithm.
     let page = raw.scan(None, 10).await.unwrap().unwrap();
     assert_eq!(page.records.len(), settings.len());
     for record in page.records {

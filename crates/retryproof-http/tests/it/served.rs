@@ -2,8 +2,8 @@
 //! How each answer was served, as a layer outside of the guard sees it, beside what the log and the
 //! observers are told of the call (HTTP-18, RUN-7, RUN-8).
 //!
-//! Over 400 lines because every way in which an answer leaves the guard stands here, in each of the
-//! front ends.
+//! Over 400 lines because all ways in which a response leaves the guard are tested here, in each
+//! front end.
 
 use std::io;
 use std::pin::Pin;
@@ -76,7 +76,7 @@ impl Logged {
     }
 }
 
-/// The outcomes that an observer is told.
+/// The outcomes that an observer has received.
 #[derive(Debug, Default)]
 struct Heard {
     outcomes: Mutex<Vec<String>>,
@@ -131,7 +131,7 @@ impl Observer for Heard {
     }
 }
 
-/// An observed filter.
+/// A filter with an observer.
 struct World {
     filter: IdempotencyFilter,
     heard: Arc<Heard>,
@@ -195,7 +195,7 @@ impl http_body::Body for Breaks {
     }
 }
 
-/// What a layer outside of the guard reads off an answer.
+/// What a layer outside of the guard reads from a response.
 async fn served(app: &Router, request: Request<Body>) -> (Option<Served>, Option<Recorded>) {
     let Ok(response) = app.clone().oneshot(request).await;
     let extensions = response.extensions();
@@ -241,7 +241,7 @@ async fn http_18_run_8_each_answer_says_how_it_was_served_as_the_log_and_the_obs
         assert_eq!(slow.await.unwrap(), (Some(Served::Executed), yes));
         assert_eq!(log.outcomes(), ["executed"]);
         assert_eq!(world.heard.outcomes(), ["executed"]);
-        // What ends before the engine is called has no outcome there.
+        // A request that ends before the engine is called has no outcome.
         for (request, code) in [
             (request(Method::POST, "/pay", &[], ""), Code::KeyMissing),
             (post("/pay", "a,b", ""), Code::KeyInvalid),
@@ -285,7 +285,7 @@ async fn http_18_run_8_a_record_that_cannot_be_sent_is_refused_and_not_told_as_r
     let world = World::on(store.clone(), |_| {});
     let (identity, owner) = (Identity::of("std", "-:k").unwrap(), OwnerId::new());
     let _ = store.acquire(&identity, &AcquireRequest::new(owner, SEC, 60 * SEC)).await;
-    // The envelope is whole, and its content is no response.
+    // The envelope is intact, but its content is no response.
     let value = retryproof_core::Payload::new(retryproof_core::CodecId::HTTP, 1, b"");
     let done = Completion::new(value.into_envelope(), 60 * SEC, None);
     let _ = store.complete(&identity, owner, &done).await;
@@ -327,7 +327,7 @@ async fn http_18_run_8_a_run_that_was_taken_over_is_lost_and_an_unrecorded_one_u
     }
 }
 
-/// One outcome, in the log and at an observer.
+/// Expects one outcome, in the log and at an observer.
 fn both(outcome: &str) -> (Vec<String>, Vec<String>) {
     (vec![outcome.to_owned()], vec![outcome.to_owned()])
 }
@@ -359,7 +359,7 @@ async fn http_18_an_annotated_endpoint_says_how_each_answer_was_served() {
         (post("/pay", "k", "2"), Served::Mismatch),
         (post("/pay", "a,b", ""), Served::Refused(Code::KeyInvalid)),
         (keyless("/pay"), Served::Unguarded),
-        // Rejected before the key is looked up; after the grant; and without a key.
+        // The request is rejected before the key is looked up, after the grant, and without a key.
         (post("/nobody", "n", ""), Served::Unguarded),
         (post("/json", "j", "no json"), Served::Released),
         (keyless("/nobody"), Served::Unguarded),
@@ -388,7 +388,7 @@ async fn http_18_a_refusal_of_the_caller_hook_is_told_as_refused() {
 async fn http_18_the_outermost_guard_of_a_request_says_how_its_answer_was_served() {
     let (inner, outer) = (World::new(), World::new());
     let mail = inner.layered();
-    // A guarded handler that hands on the answer of another guarded call.
+    // A guarded handler that returns the response of another guarded call.
     let order = move || {
         let mail = mail.clone();
         async move { mail.oneshot(post("/pay", "m", "")).await }
@@ -396,16 +396,20 @@ async fn http_18_the_outermost_guard_of_a_request_says_how_its_answer_was_served
     let guarded = Router::new().route("/order", any(order.clone()).layer(outer.filter.guard(STD)));
     let served_by = async |key| served(&guarded, post("/order", key, "")).await.0;
     assert_eq!(served_by("a").await, Some(Served::Executed));
-    assert_eq!(served_by("b").await, Some(Served::Executed), "and not replayed, as the inner call");
+    assert_eq!(
+        served_by("b").await,
+        Some(Served::Executed),
+        "not replayed, although the inner call is"
+    );
     assert_eq!(served_by("b").await, Some(Served::Replayed));
-    // A layer that does not guard GET, around an annotated endpoint, which does.
+    // A layer that does not guard GET surrounds an annotated endpoint, which does.
     static POLICY: Policy = STD;
     let endpoint = any(Annotated(&POLICY, handler)).layer(outer.filter.guard(STD));
     let app = Router::new().route("/pay", endpoint).with_state(inner.filter.clone());
     let get = || request(Method::GET, "/pay", &[("idempotency-key", "g")], "");
     assert_eq!(served(&app, get()).await.0, Some(Served::Executed));
     assert_eq!(served(&app, get()).await.0, Some(Served::Replayed));
-    // A layer around an annotated endpoint: the layer alone guards.
+    // A layer surrounds an annotated endpoint: only the layer guards.
     let layered = || post("/pay", "l", "");
     assert_eq!(served(&app, layered()).await.0, Some(Served::Executed));
     assert_eq!(served(&app, layered()).await.0, Some(Served::Replayed));

@@ -2,8 +2,7 @@
 //! Over real sockets, HTTP/1.1 and HTTP/2 in clear text: clients that go away, uploads, framing
 //! (HTTP-5, HTTP-12, HTTP-17).
 //!
-//! Over 400 lines because every case drives the one raw client that stands here, over both
-//! protocols.
+//! Over 400 lines because all cases share one raw client, which speaks both protocols.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +27,7 @@ use tokio::task::JoinHandle;
 
 use crate::world::{Annotated, Answer, Runs, STD, filter, filter_with};
 
-/// Ends a test that hangs; nothing waits for it otherwise.
+/// The longest time for a test, so that a hanging test ends.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, Copy)]
@@ -113,8 +112,8 @@ impl Client {
     }
 }
 
-/// A handler that waits for the test, behind a layer that tells when the connection dropped its
-/// request.
+/// A handler that waits for a signal of the test, behind a layer that reports when the connection
+/// dropped its request.
 #[derive(Clone)]
 struct Gate {
     runs: Runs,
@@ -160,7 +159,7 @@ impl Gate {
                 }
                 let watch = Watch(dropped);
                 let response = next.run(request).await;
-                // Only a drop in the middle tells.
+                // Report only a drop in the middle of the request.
                 std::mem::forget(watch);
                 response
             }
@@ -176,7 +175,8 @@ impl Gate {
     }
 }
 
-/// Sends and goes away once the handler runs: the socket closes, or the stream is reset.
+/// Sends a request and disconnects once the handler runs: the socket is closed, or the stream is
+/// reset.
 async fn leave_in_the_middle(address: SocketAddr, protocol: Protocol, gate: &Gate) {
     let mut client = Client::to(address, protocol).await;
     let request = client.request("k", "a");
@@ -200,7 +200,7 @@ async fn http_12_http_17_a_client_that_leaves_neither_loses_nor_repeats_the_work
             let address = serve(gate.app(&filter(), annotated)).await;
             leave_in_the_middle(address, protocol, &gate).await;
             assert_eq!((gate.runs.count(), gate.finished.count()), (1, 0));
-            // The retry waits for the first, and replays.
+            // The retry waits for the first request, and gets its response.
             let mut client = Client::to(address, protocol).await;
             let request = client.request("k", "a");
             let retry = tokio::spawn(async move { client.send(request).await });
@@ -266,7 +266,7 @@ async fn http_5_an_upload_that_breaks_off_leaves_no_record() {
         gate.open.add_permits(1);
         let address = serve(gate.app(&filter, false)).await;
         let mut client = Client::to(address, protocol).await;
-        // The second piece never comes.
+        // The second piece never arrives.
         let (first_read, pieces) = tokio::sync::mpsc::channel::<Bytes>(1);
         first_read.send(Bytes::from_static(b"half")).await.unwrap();
         let request = client.request("k", Body::new(Pieces(pieces)));
@@ -286,7 +286,7 @@ async fn http_5_an_upload_that_breaks_off_leaves_no_record() {
     }
 }
 
-/// A streamed body of what a channel gives.
+/// A streamed body of the pieces from a channel.
 struct Pieces(tokio::sync::mpsc::Receiver<Bytes>);
 
 impl http_body::Body for Pieces {
@@ -301,7 +301,7 @@ impl http_body::Body for Pieces {
     }
 }
 
-/// Echoes the body's length.
+/// Returns the body's length.
 fn measuring(filter: &IdempotencyFilter) -> (Router, Runs) {
     let runs = Runs::default();
     let handler = {
@@ -361,13 +361,13 @@ async fn raw(address: SocketAddr, request: &str) -> String {
 async fn http_4_an_early_413_saves_the_upload() {
     let (app, _) = measuring(&filter_with(|config| config.web.max_body_bytes = 10));
     let address = serve(app).await;
-    // Not a byte of the body is ever sent: the server neither asks for it nor waits.
+    // The client sends no byte of the body; the server neither requests the body nor waits for it.
     let head = "POST /pay HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ncontent-length: \
          11\r\nexpect: 100-continue\r\n\r\n";
     let answer = raw(address, head).await;
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
     assert!(answer.contains("connection: close"), "{answer}");
-    // A declared length within the limit is asked for.
+    // If the declared length is within the limit, the server requests the body.
     let head = "POST /pay HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ncontent-length: \
          2\r\nexpect: 100-continue\r\nconnection: close\r\n\r\nok";
     let answer = raw(address, head).await;
@@ -395,7 +395,7 @@ async fn http_2_malformed_lines_on_the_wire_are_refused() {
             "{lines:?} {answer}"
         );
     }
-    // Framing that does not hold is hyper's to refuse, or ends the upload.
+    // hyper refuses invalid framing, or the upload ends.
     let chunk = "POST /pay HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ntransfer-encoding: \
          chunked\r\nconnection: close\r\n\r\nzz\r\n";
     let answer = raw(address, chunk).await;

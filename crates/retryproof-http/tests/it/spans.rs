@@ -24,7 +24,7 @@ use crate::world::{Annotated, STD, filter, post, request, send};
 
 static POLICY: Policy = STD;
 
-/// What the log shows of a span that a handler opens.
+/// The part of the log that shows a span opened by a handler.
 const IN_ACTION: &str = "}:idempotency.action:charge: ";
 
 #[derive(Clone, Default)]
@@ -42,7 +42,7 @@ impl io::Write for Closed {
 }
 
 impl Closed {
-    /// Listens to what `filter` lets through, such as `info`.
+    /// Collects what the filter `filter`, such as `info`, lets through.
     fn listen(filter: &str) -> (Self, tracing::subscriber::DefaultGuard) {
         let closed = Self::default();
         let writer = closed.clone();

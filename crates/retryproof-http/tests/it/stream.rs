@@ -26,7 +26,7 @@ use crate::world::{Runs, STD, filter_with, post, send};
 const TICK: Duration = Duration::from_millis(100);
 const LINE: &[u8] = b"{\"tick\":1}\n";
 
-/// A body that gives a line every now and then, and what became of it.
+/// A body that sends a line at intervals, and records its end.
 struct Ticks {
     timer: Interval,
     left: Option<usize>,
@@ -40,7 +40,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// A body of so many lines, or of one that never ends.
+    /// A body of this many lines, or an endless one.
     fn ticks(self: &Arc<Self>, lines: Option<usize>) -> Body {
         Body::new(Ticks { timer: interval(TICK), left: lines, seen: Arc::clone(self) })
     }
@@ -73,14 +73,14 @@ impl http_body::Body for Ticks {
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(LINE)))))
     }
 
-    /// The length, where it is known.
+    /// The length, if it is known.
     fn size_hint(&self) -> SizeHint {
         self.left
             .map_or_else(SizeHint::new, |left| SizeHint::with_exact((left * LINE.len()) as u64))
     }
 }
 
-/// A guarded route that answers with NDJSON, collected for at most a second.
+/// A guarded route that answers with NDJSON, which the guard collects for at most a second.
 fn app(
     fate: AnswerFate,
     lines: Option<usize>,
@@ -107,7 +107,7 @@ async fn first(app: &Router) -> (Response, Duration) {
     (response, began.elapsed())
 }
 
-/// A duplicate is refused, whatever becomes of the stream.
+/// A duplicate is refused, however the stream ends.
 async fn expect_done(app: &Router, runs: &Runs) {
     let again = send(app, post("/feed", "k", "")).await;
     assert_eq!(again.code(), "result-not-replayable");
@@ -120,7 +120,7 @@ async fn http_7_an_answer_marked_stream_is_recorded_and_sent_as_it_comes() {
     for lines in [None, Some(3)] {
         let (app, runs, seen) = app(Stream, lines, 1 << 20);
         let (response, took) = first(&app).await;
-        assert!(took < TICK, "nothing of the body is waited for");
+        assert!(took < TICK, "the guard does not wait for the body");
         assert_eq!(response.extensions().get::<Recorded>(), Some(&Recorded::Tombstone));
         assert_eq!(seen.lines(), 0);
         expect_done(&app, &runs).await;
@@ -136,7 +136,7 @@ async fn http_7_an_answer_marked_stream_is_recorded_and_sent_as_it_comes() {
 
 #[tokio::test(start_paused = true)]
 async fn http_7_a_body_whose_end_takes_too_long_is_sent_as_it_comes() {
-    // Endless; of a length that is known, and within the limit.
+    // The bodies: endless, with a known length, and within the limit.
     for lines in [None, Some(30)] {
         let (app, runs, _) = app(AnswerFate::Store, lines, 1 << 20);
         let (response, took) = first(&app).await;
@@ -145,7 +145,7 @@ async fn http_7_a_body_whose_end_takes_too_long_is_sent_as_it_comes() {
         let mut body = response.into_body();
         let began = Instant::now();
         let collected = body.frame().await.unwrap().unwrap().into_data().unwrap();
-        assert_eq!(collected, LINE.repeat(11), "what was collected is sent at once");
+        assert_eq!(collected, LINE.repeat(11), "the collected part is sent at once");
         assert!(began.elapsed() < TICK);
         let rest = async {
             let mut rest = 0;
@@ -184,7 +184,7 @@ async fn http_12_http_13_a_client_that_leaves_while_an_endless_body_is_collected
     let call = tokio::spawn(app.clone().oneshot(post("/feed", "k", "")));
     tokio::time::sleep(3 * TICK).await;
     call.abort();
-    assert!(!seen.dropped.load(Ordering::SeqCst), "the work is not lost with its client");
+    assert!(!seen.dropped.load(Ordering::SeqCst), "the client's disconnect does not lose the work");
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(seen.dropped.load(Ordering::SeqCst));
     expect_done(&app, &runs).await;

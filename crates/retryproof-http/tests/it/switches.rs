@@ -134,7 +134,7 @@ async fn ctx_6_http_18_requests_of_a_scope_in_shadow_mode_run_and_say_what_a_gua
     }
     let keyless = send(&app, request(Method::POST, "/pay", &[], "")).await;
     assert_eq!(keyless.code(), "key-missing", "the checks of a request stay");
-    // With the guard on, what the shadow mode recorded is replayed.
+    // With the guard on, a record from shadow mode is replayed.
     let (on, late) = app_on(&store);
     let replay = send(&on, post("/pay", "k", "")).await;
     assert!(replay.is_replay());
@@ -165,7 +165,7 @@ impl http_body::Body for BreaksOff {
     }
 }
 
-/// How each front end answers a request whose own body breaks off, and one whose answer does.
+/// How each front end answers a request whose body breaks off, and one whose response breaks off.
 async fn answers_that_break_off(filter: IdempotencyFilter) -> Vec<Answer> {
     async fn broken(body: Bytes) -> Body {
         assert_ne!(body, "begun", "a part of a body reaches no handler");
@@ -217,7 +217,7 @@ async fn ctx_5_http_11_a_body_that_breaks_off_is_answered_as_with_the_guard_on()
     }
 }
 
-/// Only the guard keeps a retry from running, so no other scope promises that.
+/// Only the guard prevents a second run, so no other scope promises that.
 #[tokio::test(start_paused = true)]
 async fn http_11_ctx_5_ctx_6_a_response_that_breaks_off_promises_only_what_its_scope_keeps() {
     for (enabled, shadow, runs_again) in
@@ -372,8 +372,8 @@ async fn fp_6_http_10_without_the_switch_another_request_waits() {
     first.abort();
 }
 
-/// Requests that leave out different members cannot be compared, and the holder's other algorithm
-/// is computed only for a finished record (FP-3).
+/// Requests that leave out different members cannot be compared. The algorithm of the holder's
+/// record is computed only for a finished record (FP-3).
 #[tokio::test(start_paused = true)]
 async fn fp_6_fp_3_fp_5_fingerprints_of_different_kinds_are_not_judged_in_flight() {
     type Setting = fn(&mut IdempotencyConfig);
@@ -468,7 +468,7 @@ fn fp_5_a_filter_with_another_fingerprint_is_not_built() {
 
 const EXPIRES: &str = "idempotency-expires";
 
-/// A route whose handler forges the field, on a store that fails as told.
+/// A route whose handler sets the field itself, on a store that fails as planned.
 fn publishing(store: impl Into<SharedStore>, ttl: Duration) -> Router {
     let with = |config: &mut IdempotencyConfig| {
         config.web.publish_window = true;
@@ -506,7 +506,7 @@ async fn http_21_a_recorded_response_and_its_replays_say_when_the_key_is_forgott
         assert!(stream.header(EXPIRES).is_some_and(|date| date != "never"));
         years.push(year(&date));
     }
-    assert!((9..=10).contains(&(years[1] - years[0])), "the ttl of the scope counts: {years:?}");
+    assert!((9..=10).contains(&(years[1] - years[0])), "the ttl of the scope applies: {years:?}");
 }
 
 #[tokio::test(start_paused = true)]

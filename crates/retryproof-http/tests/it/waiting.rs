@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use crate::world::{Answer, filter_with, post, send};
 
-/// Bytes of a request body that know how many of their kind there are.
+/// Bytes of a request body that count how many such bytes exist.
 struct Counted {
     bytes: Vec<u8>,
     live: Arc<AtomicUsize>,
@@ -42,7 +42,7 @@ impl Drop for Counted {
     }
 }
 
-/// One gigabyte is not hashed for a test of memory.
+/// A test of memory does not need to hash a gigabyte.
 #[derive(Debug)]
 struct Same;
 
@@ -56,9 +56,8 @@ impl FingerprintRequest for Same {
     }
 }
 
-/// Starts a first request that takes 5 s, and then so many duplicates with so long bodies; hands
-/// out their answers, and how many bytes of bodies there were when all of them had had their first
-/// look.
+/// Starts a first request that takes 5 s, and then `duplicates` with bodies of `length` bytes.
+/// Returns their answers, and how many bytes of bodies existed after each had looked at the record.
 async fn storm(
     max_waiting_bytes: Option<usize>,
     duplicates: usize,
@@ -82,7 +81,7 @@ async fn storm(
     for _ in 0..=duplicates {
         let (app, body) = (app.clone(), Counted::body(length, &live));
         calls.push(tokio::spawn(async move { send(&app, post("/pay", "k", body)).await }));
-        // To its wait, or to its answer.
+        // Let the duplicate reach its wait or its answer.
         sleep(Duration::from_millis(1)).await;
     }
     let kept = live.load(Ordering::SeqCst);
@@ -115,7 +114,7 @@ async fn acq_13_a_duplicate_without_a_body_waits_whatever_others_keep() {
     let (answers, kept) = storm(Some(10), 20, 0).await;
     assert!(answers.iter().all(|answer| answer.text() == "done"));
     assert_eq!(kept, 0);
-    // One byte over the bound: in flight at once.
+    // One byte is over the bound, so the request is answered as in flight at once.
     let (answers, _) = storm(Some(10), 3, 5).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == StatusCode::OK).count(), 3);
 }

@@ -19,7 +19,7 @@ use retryproof_http::{IdempotencyFilter, Policy};
 use retryproof_memory::MemoryStore;
 use tower::ServiceExt as _;
 
-/// A policy that every test can read off: 1 h, 5 s, 2 s.
+/// A policy with recognisable values: 1 h, 5 s, 2 s.
 pub(crate) const STD: Policy = Policy::new("std")
     .with_ttl(Duration::from_secs(3600))
     .with_lease(Duration::from_secs(5))
@@ -72,7 +72,7 @@ pub(crate) fn request(
     builder.body(body.into()).expect("a well-formed request")
 }
 
-/// An answer, read whole.
+/// A response, with its whole body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -120,7 +120,7 @@ pub(crate) async fn send(app: &Router, request: Request<Body>) -> Answer {
     Answer::of(response).await
 }
 
-/// A closure mounted as the attribute's expansion mounts a function:
+/// Mounts a closure in the way in which the attribute's expansion mounts a function:
 /// `on_post(Annotated(&POLICY, handler))`.
 #[derive(Clone)]
 pub(crate) struct Annotated<F>(pub(crate) &'static Policy, pub(crate) F);

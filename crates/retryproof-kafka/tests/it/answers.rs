@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{COMMITS_EVERY, Mock, PATIENCE, SCOPE, counting, start, until, waiting};
 
-/// The lease of another owner: renewed many times before a busy machine could lose it.
+/// The lease of another owner, with room for many renewals, even on a busy machine.
 const LEASE: Duration = Duration::from_secs(10);
 
 #[tokio::test]
@@ -122,11 +122,11 @@ async fn lst_2_in_flight_holds_its_partition_until_the_lease_is_over_and_no_othe
     until("found in flight", || counters.count_of(Reason::InFlight) >= 1).await;
     mock.until_committed(1, 1).await;
     assert_eq!(mock.committed(0).await, None);
-    assert_eq!(runs.load(Ordering::SeqCst), 1, "o-3 alone: o-2 stands behind o-1");
+    assert_eq!(runs.load(Ordering::SeqCst), 1, "only o-3: o-2 has to wait for o-1");
     drop(held.complete_tombstone(Tombstone::new()).await);
     mock.until_committed(0, 2).await;
     running.stop().await;
-    // There is no hot loop: after each attempt, the listener pauses for the remaining lease, in
+    // This is no hot loop: after each attempt, the listener pauses for the remaining lease, in
     // whole seconds.
     let looks = counters.count_of(Reason::InFlight);
     assert!(looks <= looked_up.elapsed().as_secs() + 1, "{looks} looks");
@@ -196,7 +196,7 @@ async fn lst_2_side_by_side_the_offset_stays_before_the_first_that_is_not_done()
             Ok(verdict)
         }
     });
-    until("all but the slow one", || done.load(Ordering::SeqCst) == 99).await;
+    until("all except the slow one", || done.load(Ordering::SeqCst) == 99).await;
     mock.until_committed(0, 10).await;
     gate.add_permits(1);
     mock.until_committed(0, 100).await;

@@ -35,12 +35,12 @@ async fn lst_2_a_stop_ends_what_is_at_work_and_begins_nothing() {
             work.await
         }
     });
-    until("the third one at work", || begun.load(Ordering::SeqCst) == 3).await;
+    until("the third message in progress", || begun.load(Ordering::SeqCst) == 3).await;
     running.ask_to_stop().await;
     gate.add_permits(1);
     running.stop().await;
     assert_eq!((begun.load(Ordering::SeqCst), runs.load(Ordering::SeqCst)), (3, 3));
-    assert_eq!(mock.committed(0).await, Some(3), "the third one as well");
+    assert_eq!(mock.committed(0).await, Some(3), "the third message too");
 }
 
 #[tokio::test]

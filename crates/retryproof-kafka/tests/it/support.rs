@@ -168,7 +168,7 @@ where
 
 type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 
-/// Handles messages by the engine, with an action that only counts its runs.
+/// Handles messages through the engine, with an action that only counts its runs.
 pub(crate) fn counting(
     mock: &Mock,
     runs: &Arc<AtomicUsize>,
@@ -180,7 +180,7 @@ pub(crate) fn counting(
     }
 }
 
-/// Handles messages by the engine, with an action that waits at the gate.
+/// Handles messages through the engine, with an action that waits at the gate.
 pub(crate) fn waiting(
     mock: &Mock,
     gate: &Arc<Gate>,

@@ -36,7 +36,7 @@ async fn lst_2_the_broker_away_between_completion_and_commit_costs_no_second_run
     until("completed", || down.load(Ordering::SeqCst)).await;
     mock.cluster.broker_down(-1).expect("down");
     go.add_permits(100);
-    until("the second one answered, without a broker to take its offset", || {
+    until("the second message has an answer, but no broker takes its offset", || {
         counters.read().acks >= 2
     })
     .await;

@@ -207,7 +207,7 @@ async fn cmp_7_mysql_others_that_meet_the_locked_row_end_in_time_and_are_woken_b
         tokio::spawn(async move { (world.pay("k").await.unwrap(), Instant::now()) })
     };
     tokio::time::sleep(500 * MS).await;
-    assert!(!waiter.is_finished(), "nothing is to be seen before the commit");
+    assert!(!waiter.is_finished(), "nothing is visible before the commit");
     let committed = Instant::now();
     tx.commit().await.unwrap();
     pending.committed();

@@ -20,7 +20,7 @@ use crate::support::server::Server;
 use crate::support::{execute, id, replay, sql, unique};
 use crate::trouble::kill_all;
 
-/// Removed with its test.
+/// A folder that is removed with its test.
 struct Certificate(PathBuf);
 
 impl Certificate {
@@ -65,7 +65,7 @@ async fn sto_5_encryption_is_asked_for_by_the_url() {
     let config =
         |query: &str| MysqlConfig::from_url(&format!("{url}?{query}")).expect("a valid URL");
 
-    config("").migrate().await.expect("what both sides can is preferred");
+    config("").migrate().await.expect("TLS is preferred if both sides support it");
     for query in ["", "ssl-mode=required", &format!("ssl-mode=verify_identity&ssl-ca={ca}")] {
         let store = MysqlStore::connect(config(query))
             .await
@@ -85,7 +85,7 @@ async fn sto_5_encryption_is_asked_for_by_the_url() {
     let plain = Server::start(&["--skip-ssl"]).await;
     let url = plain.url("app", "secret");
     let config = MysqlConfig::from_url(&format!("{url}?ssl-mode=required")).expect("a valid URL");
-    let error = MysqlStore::connect(config).await.expect_err("it has none to offer");
+    let error = MysqlStore::connect(config).await.expect_err("the server supports none");
     assert_eq!(error.kind(), ErrorKind::Config, "{error:?}");
     assert!(error.to_string().contains("TLS"), "{error}");
 }

@@ -20,7 +20,8 @@ async fn token(store: &MysqlStore, id: &Identity) -> FencingToken {
     grant.token
 }
 
-/// As if the server's clock had stepped back, after a release, a takeover and an expired result.
+/// Makes the tokens look as if the server's clock had stepped back, after a release, a takeover and
+/// an expired result.
 #[tokio::test]
 async fn acq_10_tokens_grow_when_the_servers_clock_steps_back() {
     let table = Table::new().await;

@@ -221,7 +221,7 @@ async fn sto_1_a_full_table_space_refuses_new_keys_and_keeps_the_rest() {
                 }
             }
         }
-        panic!("it does not get full");
+        panic!("it does not fill up");
     };
     says(&error, ErrorKind::Full, &["full", "purge"]);
     assert_masked(&error);

@@ -19,7 +19,7 @@ use crate::support::{
 };
 
 const MS: Duration = Duration::from_millis(1);
-/// A task that is not done by then waits for a key that stays taken.
+/// The time for a task; a task that takes longer waits for a key that stays taken.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// 16 tasks grant, complete, release, take over and purge 4 keys again and again. No deadlock and
@@ -170,8 +170,8 @@ async fn acq_1_an_uncommitted_record_is_waited_for() {
     }
 }
 
-/// How long after a completion a waiter of another store, as in another process, has the result
-/// (ACQ-4).
+/// Measures how long after a completion a waiter of another store, as in another process, has the
+/// result (ACQ-4).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_4_a_waiter_elsewhere_has_the_result_within_30_ms() {
     let table = Table::new().await;

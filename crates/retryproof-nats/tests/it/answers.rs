@@ -301,7 +301,7 @@ async fn lst_2_a_hundred_messages_run_eight_at_once_and_the_slow_one_keeps_none_
             Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
         }
     });
-    until("all but the slow one", || counters.read().acks == 99).await;
+    until("all except the slow one", || counters.read().acks == 99).await;
     assert_eq!(streams.info().await.num_ack_pending, 1);
     gate.add_permits(1);
     streams.until_done().await;

@@ -152,7 +152,8 @@ async fn lst_2_long_work_is_not_redelivered_while_it_runs() {
     streams.leave().await;
 }
 
-/// A store error that no redelivery cures does not make the message poison: it is not at fault.
+/// A store error that no redelivery cures does not make a message poison, because the message is
+/// not its cause.
 #[tokio::test]
 async fn lst_2_an_engine_that_shuts_down_sends_messages_back() {
     let streams = TestStreams::new().await;

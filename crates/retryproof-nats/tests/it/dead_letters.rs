@@ -81,8 +81,9 @@ async fn lst_2_a_dead_letter_is_whole_and_its_headers_are_no_orders_to_the_serve
     headers.append("Trace", "a");
     headers.append("Trace", "b");
     streams.publish_with(headers, "the body").await;
-    let running =
-        start(listener, |_| async { unreachable!("it has no key where this listener looks") });
+    let running = start(listener, |_| async {
+        unreachable!("it has no key in the place that this listener reads")
+    });
     let letters = streams.until_letters(1).await;
     streams.until_done().await;
     running.stop().await;
@@ -226,7 +227,7 @@ async fn lst_2_a_key_closure_that_panics_costs_its_message_and_not_the_listener(
     streams.leave().await;
 }
 
-/// One stream, two consumers, one stream of dead letters.
+/// One stream with two consumers, which share one stream of dead letters.
 #[tokio::test]
 async fn lst_2_each_consumer_has_a_dead_letter_of_its_own_of_one_message() {
     let streams = TestStreams::new().await;
@@ -311,7 +312,7 @@ async fn lst_2_a_message_too_large_for_the_stream_of_the_letters_has_one_without
     let listener = streams.listener(Config::default()).await.build().expect("built");
     streams.limit_dead_stream(2_000).await;
     streams.publish("   ", &"b".repeat(3_000)).await;
-    let running = start(listener, |_| async { unreachable!("it has no good key") });
+    let running = start(listener, |_| async { unreachable!("it has no valid key") });
     let letters = streams.until_letters(1).await;
     streams.until_done().await;
     running.stop().await;

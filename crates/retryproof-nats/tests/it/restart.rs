@@ -18,7 +18,7 @@ use crate::support::{TestStreams, start, until};
 
 /// The messages that are being handled when the server dies.
 const AT_WORK: usize = 8;
-/// The messages that were not fetched by then.
+/// The messages that have not been fetched by then.
 const WAITING: usize = 30;
 
 /// Handles a message, whose work waits for the gate.
@@ -40,7 +40,7 @@ async fn handle(
 
 #[tokio::test]
 async fn lst_2_a_server_that_is_killed_and_started_again_loses_no_message_and_repeats_none() {
-    let mut server = Server::nats().await.expect("a server of our own");
+    let mut server = Server::nats().await.expect("a separate server");
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let streams = TestStreams::at(server.url(), engine.clone(), StorageType::File).await;
     // With a short `ack_wait`, the server soon redelivers what it had delivered before it was
@@ -62,9 +62,9 @@ async fn lst_2_a_server_that_is_killed_and_started_again_loses_no_message_and_re
         let (seen, gate, engine) = (sees.clone(), Arc::clone(&opens), of_engine.clone());
         async move { handle(&seen, &engine, &delivery, &gate).await }
     });
-    until("it has its hands full", || seen.runs() == AT_WORK).await;
+    until("its capacity is used up", || seen.runs() == AT_WORK).await;
 
-    // A second listener, which stands for another process, completes a message. It dies together
+    // A second listener, which represents another process, completes a message. It dies together
     // with the server, before it answers.
     let listener = streams.listener(config()).await.prefetch(1).build().expect("built");
     let (sees, of_engine) = (seen.clone(), engine.clone());
@@ -81,13 +81,13 @@ async fn lst_2_a_server_that_is_killed_and_started_again_loses_no_message_and_re
     server.kill().expect("killed");
     dying.die().await;
     gate.add_permits(1_000);
-    until("work goes on without a server", || seen.ends() == 1 + AT_WORK).await;
+    until("the work continues without a server", || seen.ends() == 1 + AT_WORK).await;
     server.start().await.expect("it comes back");
 
     until("all are handled", || seen.ends() == 1 + AT_WORK + WAITING).await;
     streams.until_done().await;
     publish(&["new".to_owned()]).await;
-    until("a new one as well", || seen.of("new").ends.len() == 1).await;
+    until("a new message too", || seen.of("new").ends.len() == 1).await;
     streams.until_done().await;
     running.stop().await;
     for body in named(AT_WORK, "at-work").into_iter().chain(named(WAITING, "waiting")) {

@@ -49,7 +49,7 @@ impl TestStreams {
         Self::at(&url(), engine, StorageType::Memory).await
     }
 
-    /// On another server, or with streams that survive its end.
+    /// The same on another server, or with streams that survive a restart.
     pub(crate) async fn at(url: &str, engine: IdempotencyEngine, storage: StorageType) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -107,7 +107,7 @@ impl TestStreams {
         self.consumer_over(&self.jetstream, config).await
     }
 
-    /// The consumer over another connection.
+    /// The same consumer, over another connection.
     pub(crate) async fn consumer_over(
         &self,
         jetstream: &Context,
@@ -150,7 +150,7 @@ impl TestStreams {
         sent.expect("sent").await.expect("stored");
     }
 
-    /// The server's state of the consumer.
+    /// The consumer's state, as the server reports it.
     pub(crate) async fn info(&self) -> Info {
         let stream = self.jetstream.get_stream(&self.name).await.expect("the stream");
         let consumer: PullConsumer = stream.get_consumer("invoices").await.expect("the consumer");
@@ -212,7 +212,7 @@ impl TestStreams {
         timeout(PATIENCE, there).await.expect("the dead letters")
     }
 
-    /// The answers to the consumer's messages from now on.
+    /// Collects the answers to the consumer's messages from now on.
     pub(crate) async fn wire(&self) -> Wire {
         let subject = format!("$JS.ACK.{}.invoices.>", self.name);
         let answers = self.client.subscribe(subject).await.expect("subscribed");
@@ -226,7 +226,7 @@ impl TestStreams {
     }
 }
 
-/// The answers on their way to the server.
+/// The answers that the test intercepts on their way to the server.
 pub(crate) struct Wire(Subscriber);
 
 impl Wire {
@@ -235,7 +235,7 @@ impl Wire {
         String::from_utf8_lossy(&next.payload).into_owned()
     }
 
-    /// The next one that is not `+WPI`.
+    /// The next answer that is not `+WPI`.
     pub(crate) async fn answer(&mut self) -> String {
         loop {
             let next = self.next().await;
@@ -256,7 +256,7 @@ where
 
 type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 
-/// Handles messages by the engine of `streams`, with an action that only counts its runs.
+/// Handles messages through the engine of `streams`, with an action that only counts its runs.
 pub(crate) fn counting(
     streams: &TestStreams,
     runs: &Arc<AtomicUsize>,
@@ -268,7 +268,7 @@ pub(crate) fn counting(
     }
 }
 
-/// Handles messages by the engine, with an action that waits at the gate.
+/// Handles messages through the engine, with an action that waits at the gate.
 pub(crate) fn waiting(
     streams: &TestStreams,
     gate: &Arc<Gate>,

@@ -31,8 +31,8 @@ async fn behind_a_proxy(
     (Arc::new(proxy), streams.builder(jetstream, consumer))
 }
 
-/// Starts the listener, and disturbs its connection once, when the first message is completed; returns
-/// after that.
+/// Starts the listener, disturbs its connection once, when the first message is completed, and then
+/// returns.
 async fn with_trouble(
     streams: &TestStreams,
     listener: NatsListener,
@@ -87,8 +87,8 @@ async fn lst_2_a_line_that_hangs_between_completion_and_acknowledgement_costs_no
     let listener = listener.build().expect("built");
     let (runs, line) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&proxy));
     let running = with_trouble(&streams, listener, &runs, move || line.stall(true)).await;
-    // The message is redelivered to a second consumer while the first consumer's answer is still on
-    // its way.
+    // The message is redelivered to a second consumer while the first consumer's answer is in
+    // flight.
     let second =
         streams.listener(Config { ack_wait: Duration::from_secs(1), ..Config::default() }).await;
     let second = second.build().expect("built");

@@ -26,7 +26,7 @@ async fn granted(store: &PostgresStore, name: &str) -> Vec<(Identity, OwnerId)> 
     all
 }
 
-/// Completes all at the same time, each with a different value.
+/// Completes all keys at the same time, each with a different value.
 fn complete(
     store: &Arc<PostgresStore>,
     all: &[(Identity, OwnerId)],
@@ -42,7 +42,7 @@ fn complete(
     tasks
 }
 
-/// What another process finds.
+/// The result that another process finds.
 async fn is_replayed(table: &Table, all: &[(Identity, OwnerId)], which: impl Fn(usize) -> bool) {
     let other = table.store().await;
     for (at, (id, _)) in all.iter().enumerate().filter(|(at, _)| which(*at)) {
@@ -50,8 +50,7 @@ async fn is_replayed(table: &Table, all: &[(Identity, OwnerId)], which: impl Fn(
     }
 }
 
-/// A store with long time limits: these tests are not about answers that come late on a busy
-/// machine.
+/// A store with long time limits, because these tests are not about late answers on a busy machine.
 async fn patient(table: &Table) -> Arc<PostgresStore> {
     let config = table
         .config()
@@ -70,7 +69,8 @@ async fn cmp_1_completions_at_once_share_statements_and_each_is_its_owners() {
         config.with_table_name(&table.name).with_pooler(Pooler::Session).with_max_connections(20);
     let store = Arc::new(PostgresStore::connect(config).await.expect("connected"));
     // Four completions are sent alone, and the others in statements of up to 32. The first round
-    // also prepares the statements. On a slow disk, some completions may stop waiting for a batch.
+    // also prepares the statements. On a slow disk, some completions wait too long for a batch and
+    // are then sent alone, so the loop tries further rounds.
     let mut trips = Vec::new();
     while trips.last().is_none_or(|trips| *trips > 12) {
         assert!(
@@ -220,7 +220,7 @@ async fn acq_11_a_completion_that_is_dropped_in_line_harms_no_other() {
     // Dropped completions lose no slot. If all slots were lost, every completion would be sent
     // alone.
     for round in 10.. {
-        assert!(round < 50, "nothing goes together any more");
+        assert!(round < 50, "completions no longer share a statement");
         let all = granted(&store, &format!("round {round}")).await;
         let before = proxy.flights();
         complete(&store, &all).join_all().await;

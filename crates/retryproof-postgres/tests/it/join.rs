@@ -291,7 +291,7 @@ async fn cmp_7_postgres_others_that_meet_the_locked_row_end_in_time_and_are_woke
         tokio::spawn(async move { (world.pay("k").await.unwrap(), Instant::now()) })
     };
     tokio::time::sleep(500 * MS).await;
-    assert!(!waiter.is_finished(), "nothing is to be seen before the commit");
+    assert!(!waiter.is_finished(), "nothing is visible before the commit");
     let committed = Instant::now();
     tx.commit().await.unwrap();
     pending.committed();
@@ -442,7 +442,7 @@ async fn cmp_7_postgres_a_killed_process_leaves_neither_and_its_lease_runs_out()
     world.end().await;
 }
 
-/// Another driver: the store's port does not depend on sqlx.
+/// A second driver: the store's interface for transactions does not depend on sqlx.
 #[cfg(feature = "tokio-postgres")]
 #[tokio::test]
 async fn cmp_7_postgres_complete_in_joins_a_transaction_of_tokio_postgres() {

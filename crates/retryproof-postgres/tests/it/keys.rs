@@ -25,7 +25,7 @@ fn master() -> MasterKeys {
     MasterKeys::parse(&format!("one:{}", "0f".repeat(32))).unwrap()
 }
 
-/// Runs a test in a schema of its own, where the table is missing.
+/// Runs a test in a separate schema, which has no table of keys.
 async fn in_schema(test: impl AsyncFnOnce(PostgresConfig, Stranger)) {
     let name = Table::absent(postgres()).name.clone();
     let mut admin = Stranger::to(&postgres()).await;
@@ -37,7 +37,7 @@ async fn in_schema(test: impl AsyncFnOnce(PostgresConfig, Stranger)) {
     admin.run(format!("DROP SCHEMA {name} CASCADE")).await;
 }
 
-/// Lets the table's connections reach the lock that the test holds.
+/// Gives the table's connections time to reach the lock that the test holds.
 const REACHED: Duration = Duration::from_millis(300);
 
 #[tokio::test]
@@ -74,7 +74,7 @@ async fn seal_3_a_table_behind_a_pooler_keeps_its_promises() {
     stranger.run("DROP TABLE retryproof_keys").await;
 }
 
-/// Two processes meet a new subject at once: both get one key.
+/// Two processes use a new subject at the same time: both get the same key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn seal_3_two_processes_create_one_key() {
     in_schema(async |config, mut stranger| {
@@ -99,7 +99,8 @@ async fn seal_3_two_processes_create_one_key() {
     .await;
 }
 
-/// Of two processes that destroy a key at once, one destroys it, and one is told that it is gone.
+/// Of two processes that destroy a key at the same time, one destroys it, and the other learns that
+/// it is gone.
 #[tokio::test]
 async fn seal_4_of_two_processes_one_destroys() {
     in_schema(async |config, mut stranger| {
@@ -128,7 +129,7 @@ async fn seal_4_of_two_processes_one_destroys() {
     .await;
 }
 
-/// A key that a rotation wraps meanwhile is destroyed all the same, and its new form is returned.
+/// A key that a rotation wraps meanwhile is destroyed nevertheless, and its new form is returned.
 #[tokio::test]
 async fn seal_4_a_destruction_beside_a_rotation_destroys() {
     in_schema(async |config, mut stranger| {

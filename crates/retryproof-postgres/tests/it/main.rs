@@ -14,7 +14,7 @@ mod round_trips;
 mod schema;
 mod stored_form;
 mod support;
-/// What every table of keys promises.
+/// The promises of every table of keys.
 #[cfg(feature = "seal")]
 #[path = "../../../retryproof-seal/tests/it/table.rs"]
 mod table;

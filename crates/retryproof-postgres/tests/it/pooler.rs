@@ -35,8 +35,8 @@ async fn sto_5_a_pooler_that_was_denied_is_found_out_by_the_first_stray_statemen
             .expect("connected")
     };
     let stores = [Arc::new(connect().await), Arc::new(connect().await)];
-    // Between two rounds, this stranger takes the connection that the pooler would hand out next.
-    // It keeps the connection for one round.
+    // Between two rounds, this other client takes the connection that the pooler would hand out
+    // next. It keeps the connection for one round.
     let mut stranger = Stranger::to(&pgbouncer()).await;
     let mut round = 0;
     while stores.iter().any(|store| format!("{store:?}").contains("direct: true")) {

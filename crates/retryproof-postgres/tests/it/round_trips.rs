@@ -91,7 +91,7 @@ async fn acq_8_one_round_trip_for_each_call() {
             trips("complete, again", 2);
             replay(&store, &id).await;
             trips("replay, known", 1);
-            // A new store stands for another process, which has not seen the record complete.
+            // A new store represents another process, which has not seen the record complete.
             let fresh = self::store(&url, &table, pooler).await;
             execute(&fresh, &self::id(&format!("foreign {round}")), "x").await;
             replay(&store, &self::id(&format!("foreign {round}"))).await;

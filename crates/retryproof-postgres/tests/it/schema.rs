@@ -31,7 +31,7 @@ async fn sto_3_migrate_is_idempotent_and_keeps_records() {
     let table = Table::new().await;
     let store = table.store().await;
     execute(&store, &id("kept"), "result").await;
-    table.config().migrate().await.expect("again, beside a store at work");
+    table.config().migrate().await.expect("again, beside a store in use");
     assert_eq!(replay(&table.store().await, &id("kept")).await, "result");
 }
 
@@ -128,7 +128,7 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
     execute(&store, &id, "result").await;
 }
 
-/// Also if the records are in a schema that is not the first one of the `search_path`.
+/// The same holds if the records are in a schema that is not the first one of the `search_path`.
 #[tokio::test]
 async fn ops_10_the_audit_table_is_added_beside_the_records() {
     let table = Table::new().await;

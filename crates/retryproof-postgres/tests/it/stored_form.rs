@@ -21,8 +21,8 @@ use crate::support::{
 const MS: Duration = Duration::from_millis(1);
 const TRACE: TraceContext = TraceContext { trace_id: [7; 16], span_id: [9; 8], sampled: true };
 
-/// A table, and two stores on it: of this process, and of another one that has not seen its
-/// records. One pair is connected directly, the other through a pooler.
+/// A table, and two stores on it: one of this process, and one of another process, which has not
+/// seen its records. One pair is connected directly, the other through a pooler.
 async fn pairs() -> Vec<(Table, PostgresStore, PostgresStore)> {
     let mut pairs = Vec::new();
     for url in [postgres(), pgbouncer()] {
@@ -41,12 +41,12 @@ fn note(owner: OwnerId, label: &str) -> HolderNote {
     HolderNote::new(owner, LONG, Some(TRACE), label)
 }
 
-/// A request with a note of this label.
+/// A request with a note that has this label.
 fn labelled(owner: OwnerId, label: &str) -> AcquireRequest {
     request(owner).with_holder(Some(note(owner, label)))
 }
 
-/// A request whose lease ends at once, with a note of this label.
+/// A request with a lease that ends at once, and with a note that has this label.
 fn brief(owner: OwnerId, label: &str) -> AcquireRequest {
     AcquireRequest::new(owner, MS, DAY).with_holder(Some(note(owner, label)))
 }

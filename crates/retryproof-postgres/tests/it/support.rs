@@ -52,7 +52,7 @@ pub(crate) struct Stranger(PgConnection);
 
 impl Stranger {
     pub(crate) async fn to(url: &str) -> Self {
-        Self(PgConnection::connect(url).await.expect("the server accepts a stranger"))
+        Self(PgConnection::connect(url).await.expect("the server should accept the connection"))
     }
 
     pub(crate) async fn run(&mut self, sql: impl Into<String>) -> u64 {
@@ -90,7 +90,7 @@ impl Table {
         table
     }
 
-    /// Only a name; the table does not exist.
+    /// Only the name of a table, which does not exist.
     pub(crate) fn absent(url: String) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let next = NEXT.fetch_add(1, Ordering::Relaxed);

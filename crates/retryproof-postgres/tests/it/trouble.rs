@@ -52,7 +52,7 @@ async fn refused(config: PostgresConfig) -> Error {
     error
 }
 
-/// Makes every insert or update fail with this code.
+/// Makes every insert or update fail with this error code.
 async fn spoil(table: &Table, code: &str, unless: &str) {
     let name = &table.name;
     let sql = format!(
@@ -103,7 +103,7 @@ async fn id_4_no_refusal_shows_the_user() {
     drop_role(&table, &name).await;
 }
 
-/// Only `Unavailable` is repeated. A completion that is given up would let the work run again.
+/// Only `Unavailable` is repeated. If the engine gave up a completion, the work would run again.
 #[tokio::test]
 async fn cmp_3_a_password_that_changes_under_a_running_store_is_unavailable() {
     let table = Table::new().await;
@@ -172,7 +172,7 @@ async fn sto_5_missing_privileges_are_named() {
         assert!(refuse.to_string().contains("EXECUTE"), "{refuse}");
         table.stranger().await.run(format!("GRANT {function} TO {name}")).await;
     }
-    on(&url, &table).migrate().await.expect("there is nothing to do, so nothing is asked for");
+    on(&url, &table).migrate().await.expect("there is nothing to do, so no privilege is needed");
     let store = PostgresStore::connect(on(&url, &table)).await.expect("the privileges do");
     execute(&store, &id("done"), "result").await;
     // The privilege is revoked while the store runs. The store grants nothing new, but still

@@ -14,7 +14,8 @@ use tokio::time::Instant;
 
 use crate::support::{COLLIDING, Table, body, completion, execute, grant, id, pgbouncer, request};
 
-/// How long after the answer to the completion a waiter on another store has the result, sorted.
+/// The times, sorted, from the answer to the completion until a waiter on another store has the
+/// result.
 async fn wake_ups(
     holder: &Arc<PostgresStore>,
     waiter: &Arc<PostgresStore>,
@@ -61,8 +62,8 @@ async fn acq_4_a_waiter_of_another_process_is_told_within_milliseconds() {
     assert!(took[30] < Duration::from_millis(40), "{took:?}");
 }
 
-/// A record that was granted again just after a release, or whose hash is that of a record that was
-/// just finished.
+/// The record was granted again just after a release, or its hash is that of a record that was just
+/// finished.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_4_a_waiter_is_told_of_an_earlier_end_once() {
     let table = Table::new().await;
@@ -93,7 +94,7 @@ async fn acq_4_a_waiter_is_told_of_an_earlier_end_once() {
         };
         tokio::time::sleep(Duration::from_secs(1)).await;
         let woken = wakes.load(Ordering::SeqCst);
-        assert!(woken <= 3, "{woken} wake-ups in a second in which nothing happened");
+        assert!(woken <= 3, "{woken} wake-ups in a second without any change");
         let done = completion("result");
         let done = holder.complete(&key, owner, &done).await.expect("completed");
         assert_eq!(done, FencedWrite::Applied);
@@ -134,8 +135,8 @@ async fn acq_4_a_message_outlives_the_connection_that_it_was_to_go_by() {
     assert!(took[2] < Duration::from_millis(150), "{took:?}");
 }
 
-/// A completion or release whose answer was lost is repeated, and finds that it took effect. Here
-/// another process applied it, which neither listens nor notifies waiters.
+/// A completion or release whose answer was lost is repeated, and finds that it has already taken
+/// effect. Here another process has applied it, which neither listens nor notifies waiters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
     let table = Table::new().await;

@@ -16,13 +16,13 @@ use tokio::sync::Barrier;
 
 use crate::support::{Running, TestQueues};
 
-/// A heartbeat renews it at half of its time, so at least 1 s of it is left at any moment.
+/// Heartbeats renew the lease after half of its time, so at least 1 s of it is left at any moment.
 const LEASE: Duration = Duration::from_secs(3);
 
 #[tokio::test]
 #[expect(
     clippy::disallowed_methods,
-    reason = "that no message came too soon is measured in real time"
+    reason = "the test measures in real time that no message came too early"
 )]
 async fn lst_2_in_flight_is_put_off_by_the_rest_of_the_lease_without_a_loop_and_counts_as_no_failure()
  {
@@ -91,7 +91,7 @@ async fn lst_1_with_a_wait_a_redelivery_waits_for_the_first_and_is_skipped() {
     let listener = queues.listener().wait_timeout(Duration::from_secs(600)).build().expect("built");
     let running = Running::waiting(listener, &engine, &gate);
     queues.publish("k", "paid").await;
-    until("the first is at work", || gate.begun() == 1).await;
+    until("the first is in progress", || gate.begun() == 1).await;
     queues.publish("k", "paid").await;
     until("the second waits", || engine.activity().waiting == 1).await;
     gate.let_go(1);
@@ -136,7 +136,7 @@ async fn lst_1_of_messages_published_twice_each_runs_once_side_by_side_and_bound
         Arc::new(AtomicUsize::new(0)),
         Arc::new(AtomicUsize::new(0)),
     );
-    // No handler continues until four handlers run at the same time.
+    // No handler continues until four of them run at the same time.
     let four = Arc::new(Barrier::new(4));
     let listener = queues.listener().prefetch(100).concurrency(4).build().expect("built");
     let (counted, highest) = (Arc::clone(&runs), Arc::clone(&most));

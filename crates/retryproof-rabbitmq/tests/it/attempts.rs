@@ -139,7 +139,8 @@ async fn lst_2_while_the_store_is_away_no_more_messages_are_taken() {
     faults.begin_outage(Outage::Refuse);
     let running = Running::counting(listener, &engine, &runs);
     running.answered(Reason::Store, 1).await;
-    // A listener without the pause would move all 50 messages within this second.
+    // The listener pauses while the store is unavailable. Without that pause, it would move all 50
+    // messages to a wait queue within this second.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(running.counters.count_of(Reason::Store), 1);
     running.stop().await.expect("it can be stopped meanwhile");

@@ -14,12 +14,12 @@ use crate::support::{Running, TestQueues, eventually};
 
 /// The messages that are being handled when the broker dies, besides the completed one.
 const AT_WORK: usize = 7;
-/// The messages that were not delivered by then.
+/// The messages that have not been delivered by then.
 const WAITING: usize = 30;
 
 #[tokio::test]
 async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_repeats_none() {
-    let mut server = Server::rabbitmq().await.expect("a broker of our own");
+    let mut server = Server::rabbitmq().await.expect("a separate broker");
     let queues = TestQueues::new_at(server.url()).await;
     let queue = queues.queue.clone();
     let engine = IdempotencyEngine::new(MemoryStore::new());
@@ -60,7 +60,7 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
             verdict
         }
     });
-    eventually("one is completed, the others are at work", async || {
+    eventually("one is completed, the others are in progress", async || {
         (seen.runs(), seen.ends()) == (1 + AT_WORK, 1)
     })
     .await;
@@ -69,14 +69,14 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
     server.kill().expect("killed");
     dead.send_replace(true);
     gate.add_permits(1_000);
-    eventually("work goes on without a broker", async || seen.ends() == 1 + AT_WORK).await;
+    eventually("the work continues without a broker", async || seen.ends() == 1 + AT_WORK).await;
     server.start().await.expect("it comes back");
 
     eventually("all are handled", async || seen.ends() == 1 + AT_WORK + WAITING).await;
     // The test's own connection was lost with the broker, so open a new one.
     let queues = TestQueues::again(server.url(), &queue).await;
     queues.publish("new", "new").await;
-    eventually("a new one as well", async || seen.of("new").runs == 1).await;
+    eventually("a new message too", async || seen.of("new").runs == 1).await;
     let again = AT_WORK as u64 + 1;
     eventually("those whose answers were lost are redelivered", async || {
         running.counters.count_of(Reason::Replayed) >= again

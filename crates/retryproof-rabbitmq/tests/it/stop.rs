@@ -79,8 +79,11 @@ async fn run_5_a_stopped_consumer_gives_back_nothing_that_would_count_as_redeliv
     eventually("two are in work", async || begun.load(Ordering::SeqCst) == 2).await;
     let flights = proxy.flights();
     running.ask_to_stop().await;
-    eventually("it receives no more, and the broker knows", async || proxy.flights() > flights)
-        .await;
+    eventually(
+        "it receives no more messages, and its consumer is cancelled at the broker",
+        async || proxy.flights() > flights,
+    )
+    .await;
     go.add_permits(10);
     running.stop().await.expect("stopped");
     assert_eq!((begun.load(Ordering::SeqCst), queues.ready(&queues.queue).await), (2, 8));

@@ -55,19 +55,19 @@ impl TestQueues {
         Self::new_at(&url()).await
     }
 
-    /// At another broker than the shared one.
+    /// The same at another broker than the shared one.
     pub(crate) async fn new_at(url: &str) -> Self {
         let queues = Self::again(url, &own_name()).await;
         Topology::new(&queues.queue).declare(url).await.expect("declared");
         queues
     }
 
-    /// Without any queue.
+    /// A new name for queues, none of which is declared.
     pub(crate) async fn bare() -> Self {
         Self::again(&url(), &own_name()).await
     }
 
-    /// Over another connection.
+    /// Opens another connection to the queues with this name.
     pub(crate) async fn again(url: &str, queue: &str) -> Self {
         let connection =
             Connection::connect(url, ConnectionProperties::default()).await.expect("connected");
@@ -88,7 +88,7 @@ impl TestQueues {
         self.listener_at(&url())
     }
 
-    /// A listener over another address.
+    /// A listener that connects to another address.
     pub(crate) fn listener_at(&self, url: &str) -> RabbitmqListenerBuilder {
         RabbitmqListener::builder(url, &self.queue, "rabbitmq.tests").dead_letters(self.dead())
     }
@@ -121,7 +121,7 @@ impl TestQueues {
         count
     }
 
-    /// The next message of a queue, waited for.
+    /// Waits for the next message of a queue, and returns it.
     pub(crate) async fn take(&self, queue: &str) -> Found {
         let mut found = None;
         eventually("a message comes", async || {
@@ -147,7 +147,7 @@ impl TestQueues {
         }
     }
 
-    /// Deletes all queues. Those of a failed test are deleted with the server.
+    /// Deletes all queues. The queues of a failed test are deleted with the server.
     pub(crate) async fn clean(self) {
         let waits = (0..18).map(|n| self.wait(1 << n));
         for queue in waits.chain([self.dead(), self.queue.clone()]) {
@@ -173,7 +173,7 @@ pub(crate) async fn proxied() -> (Arc<WireProxy>, String) {
     (Arc::new(proxy), through)
 }
 
-/// A listener that runs on a task, and its counters.
+/// A listener that runs in a task, and its counters.
 pub(crate) struct Running {
     pub(crate) counters: Arc<VerdictCounters>,
     running: broker::Running,
@@ -191,7 +191,7 @@ impl Running {
         Self { counters, running }
     }
 
-    /// With a handler that decodes nothing, so that it always has a verdict.
+    /// Starts a listener whose handler decodes nothing, so that it always returns a verdict.
     pub(crate) fn start<F, Fut>(listener: RabbitmqListener, work: F) -> Self
     where
         F: Fn(Delivery) -> Fut + Send + Sync + 'static,
@@ -203,7 +203,7 @@ impl Running {
         })
     }
 
-    /// Guarded by the engine; counts its runs.
+    /// Starts a listener whose work is guarded by the engine and counts its runs.
     pub(crate) fn counting(
         listener: RabbitmqListener,
         engine: &IdempotencyEngine,
@@ -216,7 +216,7 @@ impl Running {
         })
     }
 
-    /// Guarded by the engine; its work waits at the gate.
+    /// Starts a listener whose work is guarded by the engine and waits at the gate.
     pub(crate) fn waiting(
         listener: RabbitmqListener,
         engine: &IdempotencyEngine,
@@ -229,29 +229,29 @@ impl Running {
         })
     }
 
-    /// Waits until that many messages were answered for this reason.
+    /// Waits until this many messages were answered for this reason.
     pub(crate) async fn answered(&self, why: Reason, times: u64) {
         eventually(&format!("{times} x {why}"), async || self.counters.count_of(why) >= times)
             .await;
     }
 
-    /// Ends it at once, as a crash does.
+    /// Ends the listener at once, as a crash does.
     pub(crate) async fn die(self) {
         self.running.die().await;
     }
 
-    /// Signals it to stop, and returns as soon as it has received the signal.
+    /// Signals the listener to stop, and returns as soon as it has received the signal.
     pub(crate) async fn ask_to_stop(&self) {
         self.running.ask_to_stop().await;
     }
 
-    /// Stops it, and returns its result.
+    /// Stops the listener, and returns its result.
     pub(crate) async fn stop(self) -> Result<()> {
         self.running.ask_to_stop().await;
         self.ended().await
     }
 
-    /// Waits for its end.
+    /// Waits for the listener's end.
     pub(crate) async fn ended(self) -> Result<()> {
         self.running.ended().await
     }

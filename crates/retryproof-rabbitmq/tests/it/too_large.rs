@@ -20,8 +20,9 @@ use crate::support::{Running, TestQueues};
 const TOGETHER: usize = 16;
 const LARGE: usize = TOGETHER / 2;
 
-/// Publishes `m-0`, `m-1` and so on, each with its name as key, body and header. All headers have to
-/// fit into one frame of 128 KiB: with those of the large one, no others do.
+/// Publishes `m-0`, `m-1` and so on, each with its name as key, body and header. All headers of a
+/// message have to fit into one frame of 128 KiB. Those of the large message leave no space for
+/// others.
 async fn publish_together(queues: &TestQueues) -> HashSet<String> {
     let mut ordinary = HashSet::new();
     for n in 0..TOGETHER {

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 use crate::support::{Running, TestQueues, eventually, proxied};
 
-/// Cuts the connection when the work is recorded: the acknowledgement that follows is lost.
+/// Cuts the connection when the work is recorded, so that the acknowledgement that follows is lost.
 struct CutAtCompletion(Arc<WireProxy>);
 
 impl Observer for CutAtCompletion {
@@ -48,7 +48,8 @@ async fn lst_2_a_broker_gone_between_completion_and_ack_redelivers_what_is_then_
     queues.publish("k", "paid").await;
     running.answered(Reason::Executed, 1).await;
     // The broker did not receive the answer, so it puts the message back into the queue.
-    eventually("it is back in the queue", async || queues.ready(&queues.queue).await == 1).await;
+    eventually("the message is back in the queue", async || queues.ready(&queues.queue).await == 1)
+        .await;
     proxy.refuse(false);
     skipped(queues, running, &runs).await;
 }

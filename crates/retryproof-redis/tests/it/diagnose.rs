@@ -122,7 +122,11 @@ async fn ops_5_each_missing_right_is_named() {
     };
     const NEEDED: &str = "~acl:* &acl:* -@all +hello +select +role +script|load +evalsha +get \
                           +getrange +set +pttl +pexpire +time +publish +subscribe +unsubscribe";
-    assert_eq!(ids(&made(NEEDED).await), ["settings", "inspect"], "the store needs no others");
+    assert_eq!(
+        ids(&made(NEEDED).await),
+        ["settings", "inspect"],
+        "the store needs no other rights"
+    );
     let more = format!("{NEEDED} +info +config|get +strlen +scan");
     assert_eq!(made(&more).await, []);
     assert_eq!(made(&more.replace("+hello ", "")).await, [], "a user needs no right to HELLO");

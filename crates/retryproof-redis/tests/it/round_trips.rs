@@ -64,7 +64,7 @@ async fn acq_8_each_operation_is_one_round_trip() {
     );
     one("complete");
     assert_eq!(replay(&store, &a).await, "result");
-    one("replay of what this process has seen complete");
+    one("replay of a record that this process has seen complete");
     assert_eq!(replay(&store, &done).await, "elsewhere");
     one("replay on first contact");
     assert_eq!(replay(&store, &done).await, "elsewhere");

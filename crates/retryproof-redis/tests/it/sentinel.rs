@@ -19,7 +19,7 @@ use crate::support::{LONG, ask, completion, config, execute, grant, id, replay, 
 /// Longer than a fail-over takes. A sentinel that a loaded machine delays for 2 s pauses for 30 s.
 const PATIENCE: Duration = Duration::from_secs(75);
 
-/// Acquires a new key as soon as a server grants it.
+/// Acquires a new key as soon as a server grants one.
 async fn until_granted(store: &RedisStore, key: &str) {
     let (id, owner) = (id(key), OwnerId::new());
     let began = Instant::now();
@@ -120,10 +120,10 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
         acknowledged.len()
     );
 
-    // The old primary returns as a replica, and no call goes to it.
+    // The old primary returns as a replica, and receives no call.
     group.servers[0].run().await;
     for at in 0..20 {
-        until_granted(&store, &format!("with the old one back {at}")).await;
+        until_granted(&store, &format!("with the old primary back {at}")).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let late = RedisStore::connect(config(&group.url()))
@@ -214,7 +214,7 @@ async fn sto_1_a_sentinel_less_is_enough() {
 }
 
 /// A primary that hangs keeps its connections open and does not answer. Only the sentinels'
-/// announcement moves a running call to the new one.
+/// announcement moves a running call to the new primary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_1_a_call_on_a_stopped_primary_goes_to_the_new_one() {
     let group = Group::start().await;
@@ -231,7 +231,7 @@ async fn sto_1_a_call_on_a_stopped_primary_goes_to_the_new_one() {
     }
     let after = stopped.elapsed();
     assert!(after < PATIENCE, "{after:?}");
-    eprintln!("primary stopped: the call under way was granted by the new one after {after:?}");
+    eprintln!("primary stopped: the running call was granted by the new primary after {after:?}");
     assert_eq!(
         store.complete(&id("during"), owner, &completion("x")).await.expect("completed"),
         FencedWrite::Applied
@@ -241,7 +241,7 @@ async fn sto_1_a_call_on_a_stopped_primary_goes_to_the_new_one() {
     // The old primary runs again and still considers itself the primary, but no call reaches it.
     group.servers[0].signal("-CONT");
     for at in 0..20 {
-        until_granted(&store, &format!("with the old one back {at}")).await;
+        until_granted(&store, &format!("with the old primary back {at}")).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(replay(&store, &id("during")).await, "x");

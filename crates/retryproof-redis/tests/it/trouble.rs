@@ -180,7 +180,7 @@ async fn sto_5_a_loading_server_is_unavailable_until_it_is_done() {
         }
     };
     assert_eq!(fenced, FencedWrite::Applied, "the lease has survived the crash");
-    assert!(loading > 0, "it was never seen loading");
+    assert!(loading > 0, "no call came while it was loading");
 }
 
 /// Every call on a key, with its expected result.

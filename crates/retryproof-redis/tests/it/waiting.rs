@@ -132,7 +132,7 @@ async fn acq_4_a_duplicate_in_another_process_has_the_result_within_5_ms() {
     }
     delays.sort();
     eprintln!(
-        "from telling another process to complete, to its result in hand: p50 {:?}, p99 {:?}",
+        "from the command to complete in another process until its result has arrived: p50 {:?}, p99 {:?}",
         delays[50], delays[99]
     );
     assert!(

@@ -13,7 +13,8 @@ use tokio::time::advance;
 
 use crate::{ada, call, engine, is_replayed, is_tombstone, master, store};
 
-/// Two processes: one destroys, and notices at once. The other one notices within 60 s.
+/// Of two processes, one destroys a key, and stops using it at once. The other process stops using
+/// it within 60 s.
 #[tokio::test(start_paused = true)]
 async fn seal_4_every_process_notices_within_the_time_of_the_cache() {
     let (table, store) = (MemoryKeyTable::new(), store());
@@ -31,8 +32,7 @@ async fn seal_4_every_process_notices_within_the_time_of_the_cache() {
     assert!(is_tombstone(&call(&engines[0], "ada", "ada k").await));
     let cached = call(&engines[1], "ada", "ada k").await;
     assert!(is_replayed(&cached, "ada", "ada k"), "a key is cached for 60 s: {cached:?}");
-    // The look-up of this key began 60 s ago. The replay in between did not extend the time in the
-    // cache.
+    // This key was looked up 60 s ago. The replay in between did not extend the time in the cache.
     advance(Duration::from_secs(40)).await;
     for engine in &engines {
         for key in ["ada k", "ada l"] {
@@ -56,11 +56,11 @@ async fn seal_4_without_a_cache_the_next_call_notices() {
     assert!(is_tombstone(&call(&engines[1], "ada", "k").await));
 }
 
-/// Master keys that unwrap a key only when the test lets them.
+/// Master keys that unwrap a key only when the test allows it.
 #[derive(Debug)]
 struct Slow {
     keys: MasterKeys,
-    /// Passed when an unwrap begins, and again before it ends.
+    /// A barrier that each unwrap passes at its begin, and again before its end.
     gate: Arc<Barrier>,
 }
 
@@ -82,7 +82,8 @@ impl KeyProvider for Slow {
     }
 }
 
-/// A look-up that read the key before it was destroyed, and ends after that, brings no key back.
+/// A look-up that read a key before it was destroyed, and ends afterwards, does not put it into the
+/// cache.
 #[tokio::test]
 async fn seal_4_a_look_up_beside_the_destruction_is_not_cached() {
     let (table, store, gate) = (MemoryKeyTable::new(), store(), Arc::new(Barrier::new(2)));
@@ -99,5 +100,5 @@ async fn seal_4_a_look_up_beside_the_destruction_is_not_cached() {
     gate.wait().await;
     drop(beside.await.unwrap());
     let after = call(&engine, "ada", "k").await;
-    assert!(is_tombstone(&after), "this process notices at once: {after:?}");
+    assert!(is_tombstone(&after), "this process stops using it at once: {after:?}");
 }

@@ -42,7 +42,7 @@ async fn seal_3_a_missing_table_is_not_created_by_opening_it() {
     assert_eq!(foreign.kind(), ErrorKind::Corrupt, "{foreign}");
 }
 
-/// Two processes meet a new subject at once: both seal with one key.
+/// Two processes use a new subject at the same time: both seal with the same key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn seal_3_two_processes_create_one_key() {
     let (_folder, path) = file();
@@ -104,10 +104,11 @@ async fn seal_4_a_destroyed_key_is_in_no_file() {
     assert!(found(DataSubject::named(&secret(), "canary-bob").digest()));
 }
 
-/// Lets the table's other connections reach the lock that the test holds.
+/// Gives the table's other connections time to reach the lock that the test holds.
 const REACHED: Duration = Duration::from_millis(200);
 
-/// Of two processes that destroy a key at once, one destroys it, and one is told that it is gone.
+/// Of two processes that destroy a key at the same time, one destroys it, and the other learns that
+/// it is gone.
 #[tokio::test]
 async fn seal_4_of_two_processes_one_destroys() {
     let (_folder, path) = file();
@@ -147,8 +148,8 @@ async fn seal_4_a_destruction_beside_the_creation_tells_the_truth() {
     assert_ne!(found.is_some(), left.is_some(), "found {found:?}, left {left:?}");
 }
 
-/// SQLite moves rows when a page gets full, and now and then it leaves a copy of a row in the unused
-/// part of a page. The test makes tables until one contains such a copy.
+/// SQLite moves rows when a page gets full, and now and then it leaves a copy of a row in the
+/// unused part of a page. The test creates tables until one contains such a copy.
 #[tokio::test]
 async fn seal_4_no_copy_of_a_moved_key_is_left() {
     let (_folder, path) = file();
@@ -161,16 +162,16 @@ async fn seal_4_no_copy_of_a_moved_key_is_left() {
     assert!(!wrapped.chunks_exact(PART).any(is_left), "a copy is left");
 }
 
-/// Copies are found by parts, because new data may overwrite only some of a copy.
+/// Finds copies by parts of a key, because new data may overwrite only some of a copy.
 const PART: usize = 12;
 
-/// Makes a table of 1,000 rows, and rotates it to a master key with a longer id, so that rows move.
-/// Returns the subject and the wrapped key of a row of which the file contains a copy.
+/// Creates a table of 1,000 rows, and rotates it to a master key with a longer id, so that rows
+/// move. Returns the subject and the wrapped key of a row whose copy is in the file.
 fn copied(path: &Path) -> Option<(DataSubject, Vec<u8>)> {
     let _ = std::fs::remove_file(path);
     SqliteKeyTable::migrate(path).unwrap();
     let mut conn = rusqlite::Connection::open(path).unwrap();
-    // As in the table's own connections.
+    // Use the settings of the table's own connections.
     conn.execute_batch("PRAGMA secure_delete=ON").unwrap();
     let tx = conn.transaction().unwrap();
     let subjects: Vec<_> =

@@ -28,7 +28,7 @@ fn store() -> SharedStore {
     SharedStore::from(MemoryStore::builder().identity_secret(secret()).build())
 }
 
-/// Master keys with these ids; each key follows from its id.
+/// Master keys with these ids; each key is derived from its id.
 fn master(ids: &[&str]) -> MasterKeys {
     let line = |id: &&str| format!("{id}:{}\n", format!("{:02x}", id.len()).repeat(32));
     MasterKeys::parse(&ids.iter().map(line).collect::<String>()).unwrap()

@@ -34,7 +34,7 @@ async fn seal_7_after_a_rotation_the_old_master_key_is_not_needed() {
     assert!(is_tombstone(&call(&after, "ada", "k").await));
 }
 
-/// While calls of old and new subjects run, and keys are destroyed, the master key is rotated.
+/// The master key is rotated while calls of old and new subjects run and keys are destroyed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn seal_7_a_rotation_under_load_loses_nothing() {
     let (table, store) = (MemoryKeyTable::new(), store());
@@ -90,8 +90,8 @@ async fn seal_7_a_rotation_without_the_old_master_key_changes_nothing() {
     assert!(matches!(after, Err(ExecuteError::Store(error)) if error.kind() == ErrorKind::Config));
 }
 
-/// A rotation that meets a key of an unknown master key stops there. What it wrapped before stays
-/// valid, and a repetition does the rest.
+/// A rotation that finds a key of an unknown master key stops there. The keys that it has wrapped
+/// stay valid, and a repeated rotation does the rest.
 #[tokio::test(start_paused = true)]
 async fn seal_7_what_a_stopped_rotation_wrapped_stays_valid() {
     let (table, store) = (MemoryKeyTable::new(), store());

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::support::{DAY, Dir, Wall, completion, execute, grant, id, replay, request};
 
-/// Polls a call once, which puts it into the queue. While the file is locked it stays there.
+/// Polls a call once, which puts it into the queue. While the file is locked, the call stays there.
 fn start<F: Future + ?Sized>(call: Pin<&mut F>) {
     assert!(call.poll(&mut Context::from_waker(Waker::noop())).is_pending(), "the file is locked");
 }
@@ -63,12 +63,13 @@ async fn acq_8_sixty_four_callers_share_commits() {
     for caller in callers {
         tokens.insert(caller.await.token);
     }
-    assert_eq!(tokens.len(), 64, "each grant of a commit has a token of its own");
+    assert_eq!(tokens.len(), 64, "each grant of a commit has a separate token");
     let together = log_size(&dir) - before;
     assert!(together * 4 < alone, "{together} bytes of log together, {alone} one by one");
 }
 
-/// Calls of a failed batch run again one by one. Only a locked file is worth another try.
+/// Calls of a failed batch run again one by one. Only after a locked file is the batch itself tried
+/// again.
 #[tokio::test]
 async fn sto_5_each_call_of_a_failed_batch_is_tried_once_more() {
     let dir = Dir::new();
@@ -244,7 +245,8 @@ async fn sto_4_inspect_describes_records_without_their_values() {
     assert!(stats.records == 1 && stats.in_progress == 0 && stats.bytes > 100, "{stats:?}");
 }
 
-/// The thread that reads or writes also reads the wall clock, so the clock can report the thread.
+/// The thread that reads or writes also reads the wall clock, so the clock shows which thread it
+/// is.
 #[test]
 fn acq_8_a_blocking_caller_writes_on_its_own_thread() {
     let threads = Arc::new(Mutex::new(Vec::new()));

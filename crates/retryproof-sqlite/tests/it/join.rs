@@ -249,8 +249,8 @@ async fn cmp_7_sqlite_a_dropped_call_leaves_nothing() {
     assert_eq!((world.rows(), world.ends()), (vec!["k".to_owned()], (1, 1, 0)));
 }
 
-/// A takeover between the grant and the transaction. Once the transaction is open, the file's lock
-/// prevents takeovers.
+/// Another holder takes over between the grant and the transaction. Once the transaction is open,
+/// the file's lock prevents takeovers.
 #[tokio::test]
 async fn cmp_7_cmp_2_sqlite_a_refused_completion_fails_the_call_and_its_writes_are_gone() {
     let (dir, wall) = (Dir::new(), Wall::new());
@@ -313,7 +313,7 @@ async fn cmp_7_sqlite_waiters_are_woken_after_the_commit_and_never_before() {
         })
     };
     tokio::time::sleep(100 * MS).await;
-    assert!(!committed.load(Ordering::SeqCst), "nothing is to be seen before the commit");
+    assert!(!committed.load(Ordering::SeqCst), "nothing is visible before the commit");
     assert!(holder.await.unwrap().is_executed());
     let (outcome, after, rows) = waiter.await.unwrap();
     assert_eq!(outcome, Outcome::Replayed("held".to_owned()));
@@ -321,7 +321,8 @@ async fn cmp_7_sqlite_waiters_are_woken_after_the_commit_and_never_before() {
     assert!(after < 5_000 * MS, "woken, not timed out: {after:?}");
 }
 
-/// The driver's own transaction, and a connection that is lost in the middle of one, as in a crash.
+/// `complete_in` joins the driver's own transaction. The connection can also be lost in the middle
+/// of one, as in a crash.
 #[tokio::test]
 async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     let world = world();
@@ -472,8 +473,8 @@ async fn cmp_7_sqlite_a_killed_process_leaves_neither_and_its_lease_runs_out() {
     assert_eq!(world.rows(), ["k"], "the write of the killed process is gone");
 }
 
-/// A commit that SQLite refuses: it checks the deferred constraint at the COMMIT, after the record
-/// was written.
+/// SQLite refuses the commit: it checks the deferred constraint at the COMMIT, after the record was
+/// written.
 #[tokio::test]
 async fn cmp_7_sqlite_a_commit_that_is_refused_takes_the_record_with_it() {
     let world = world();
@@ -497,7 +498,8 @@ async fn cmp_7_sqlite_a_commit_that_is_refused_takes_the_record_with_it() {
     let failed = run(7).await;
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
     assert_eq!(failure.error.operation(), Some("commit"));
-    // SQLite's own reason: the commit was not tried again until the transaction's time was over.
+    // This is SQLite's own reason, so the commit was not repeated until the transaction's time was
+    // over.
     assert_eq!(failure.error.kind(), ErrorKind::Unexpected, "{}", failure.error);
     assert!(matches!(world.standing("k").await, Peeked::Absent), "the key is free");
     // The connection still works afterwards.
@@ -505,7 +507,7 @@ async fn cmp_7_sqlite_a_commit_that_is_refused_takes_the_record_with_it() {
     assert_eq!(world.ends(), (1, 1, 0));
 }
 
-/// The COMMIT happens, and its answer is lost.
+/// The COMMIT happens, but its answer is lost.
 #[tokio::test]
 async fn cmp_7_sqlite_a_commit_whose_answer_was_lost_is_read_by_owner() {
     struct Deaf(SqliteTxSource);
@@ -570,7 +572,7 @@ async fn cmp_7_sqlite_transactions_and_the_writer_take_turns() {
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
-/// Two connections write in turn, each for longer than the writer sleeps between two attempts. The
+/// Two connections write in turn, each for longer than the writer pauses between two attempts. The
 /// writer keeps its place in the queue meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_1_sto_5_sqlite_two_sources_of_transactions_do_not_starve_the_writer() {
@@ -601,7 +603,7 @@ async fn run_1_sto_5_sqlite_two_sources_of_transactions_do_not_starve_the_writer
     }
 }
 
-/// STO-5: an open transaction of this process delays the store's calls, and they end in time.
+/// STO-5: an open transaction of this process delays the store's calls, but they end in time.
 #[tokio::test]
 async fn cmp_7_sto_5_sqlite_calls_beside_an_open_transaction_end_in_time() {
     let dir = Dir::new();

@@ -28,7 +28,7 @@ async fn sto_3_open_makes_neither_file_nor_table() {
     assert_eq!(tables, 1);
 }
 
-/// URLs belong to `from_url`. As a path, the URL would create a file of that name.
+/// A URL has to be passed to `from_url`. As a path, the URL would create a file of that name.
 #[test]
 fn sto_1_sto_3_a_url_in_place_of_a_path_is_refused() {
     let dir = Dir::new();
@@ -44,7 +44,7 @@ fn sto_1_sto_3_a_url_in_place_of_a_path_is_refused() {
         assert!(text.contains("`sqlite:`") && text.contains("`retryproof::connect`"), "{text}");
     }
     assert!(!std::path::Path::new(&url).exists() && !dir.file().exists());
-    let config = SqliteConfig::from_url(&url).expect("a URL where it belongs");
+    let config = SqliteConfig::from_url(&url).expect("a URL passed to `from_url`");
     config.migrate().expect("migrated");
     SqliteStore::open_with(config).expect("opened");
 }
@@ -200,7 +200,7 @@ fn rec_1_the_shipped_sql_run_again_lowers_no_version() {
             row.get(0)
         })
         .expect("the row exists");
-    assert_eq!(fence, 4711, "tokens go on from the last one (ACQ-10)");
+    assert_eq!(fence, 4711, "tokens continue from the last one (ACQ-10)");
     // Without the row `compatible_from`, the tables are compatible only with their own version.
     delete_version(&dir, "compatible_from");
     stranger.execute_batch(&format!("BEGIN; {sql} COMMIT;")).expect("the shipped SQL runs again");

@@ -195,8 +195,8 @@ async fn rec_2_get_returns_the_time_since_the_grant() {
     assert_eq!(summary(&store, &id).await.granted_ago, Some(Duration::ZERO));
 }
 
-/// Turns the only row, which `owner` holds, into one that a newer version has released with a log.
-/// Its lease has not ended.
+/// Turns the table's only row into a kept record, as a newer version of the library would release
+/// it with a log (REC-3). The row keeps its owner, and its lease has not ended.
 fn keep(dir: &Dir) {
     change(dir, "state = 2, log = x'0107', takeovers = 1");
 }
@@ -250,7 +250,7 @@ async fn rec_3_purge_deletes_a_record_that_was_released_with_a_log() {
     assert_eq!(extended, FencedWrite::Applied);
     keep(&dir);
     wall.forward(DAY - Duration::from_micros(1));
-    assert_eq!(store.purge(10).await.expect("purged"), 0, "its time is not over");
+    assert_eq!(store.purge(10).await.expect("purged"), 0, "its ttl has not ended");
     wall.forward(Duration::from_micros(1));
     assert_eq!(store.purge(10).await.expect("purged"), 1);
 }

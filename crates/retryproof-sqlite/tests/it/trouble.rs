@@ -217,7 +217,7 @@ async fn sto_5_a_call_goes_on_when_the_lock_is_given_back_in_time() {
         stranger.execute_batch("BEGIN EXCLUSIVE").expect("locked");
         let id = id("k");
         let mut call = Box::pin(grant(&store, &id, OwnerId::new()));
-        // This leaves time for some attempts. The call cannot end while the file is locked.
+        // This limit leaves time for some attempts. The call cannot end while the file is locked.
         let ended = tokio::time::timeout(Duration::from_millis(20), &mut call).await;
         assert!(ended.is_err());
         stranger.execute_batch("COMMIT").expect("unlocked");

@@ -69,8 +69,8 @@ fn the_other_process() {
     }
 }
 
-/// CMP-7: a write and its record in one transaction that is never committed, so that the process
-/// can be killed in it.
+/// CMP-7: writes, and completes the record, in one transaction that is never committed, so that the
+/// process can be killed in it.
 async fn write_and_hang(file: &Path, key: &str, lease: Duration) -> String {
     let engine = IdempotencyEngine::new(SqliteStore::open(file).expect("the store opens"));
     let ctx = IdempotencyContext::builder(id(key).scope().clone(), key)
@@ -90,8 +90,8 @@ async fn write_and_hang(file: &Path, key: &str, lease: Duration) -> String {
     format!("{pending:?}")
 }
 
-/// Executes every key of that name that no other process executes. Returns these keys with their
-/// tokens.
+/// Executes every key with that name prefix that no other process executes. Returns these keys with
+/// their tokens.
 async fn race(store: &SqliteStore, name: &str, keys: usize) -> String {
     let mut won = Vec::new();
     for key in 0..keys {
@@ -168,13 +168,13 @@ impl Drop for Other {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "another process goes by the host's clock")]
+#[expect(clippy::disallowed_methods, reason = "another process uses the host's clock")]
 fn now() -> Instant {
     Instant::now()
 }
 
-/// Acquires as soon as the holder's lease has ended in any way, with the engine's loop: acquire,
-/// wait, acquire.
+/// Acquires as soon as the holder's lease has ended in any way, as the engine does: acquire, wait,
+/// acquire.
 async fn take_over(store: &SqliteStore, id: &Identity, owner: OwnerId) -> Grant {
     loop {
         match store.acquire(id, &request(owner)).await.expect("answered") {
@@ -197,7 +197,7 @@ async fn acq_4_a_duplicate_gets_the_result_of_another_process() {
         let key = format!("k{round}");
         let (id, token) = (id(&key), other.acquire(&key, LONG));
         let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
-        // The call waits for longer than its first polls, because the other process still works.
+        // The call waits longer than its first polls take, because the other process still runs.
         let woken = tokio::time::timeout(Duration::from_millis(40), &mut waiting).await;
         assert!(woken.is_err(), "nothing has changed yet");
         assert_eq!(other.ask(&format!("complete {key} result-{round}")), "Applied");
@@ -265,7 +265,7 @@ async fn cmp_2_a_stopped_process_is_fenced_off() {
     // continues.
     other.say("complete k zombie");
     other.signal("-CONT");
-    assert_eq!(other.hear(), "NotOwner", "while the taker is at work");
+    assert_eq!(other.hear(), "NotOwner", "while the new owner is running");
     assert!(
         matches!(store.peek(&id).await, Ok(Peeked::Busy(LiveLease { token, .. })) if token == grant.token)
     );

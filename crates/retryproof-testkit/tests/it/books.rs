@@ -13,7 +13,7 @@ use retryproof_testkit::Ledger;
 
 use crate::flawed::{Defect, Flawed};
 
-/// What the toy database speaks.
+/// The toy database's dialect.
 pub(crate) enum Toy {}
 
 impl Dialect for Toy {
@@ -87,7 +87,7 @@ impl Ledger<Tx> for Books {
 }
 
 impl Tx {
-    /// Without a transaction each statement is a commit of its own, where that is the defect.
+    /// With the defect, each statement after the transaction's loss is committed separately.
     async fn autocommit(&mut self) {
         if self.lost && self.books.store.has(Defect::JoinOutlivesItsTransaction) {
             self.apply().await;

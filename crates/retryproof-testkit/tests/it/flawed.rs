@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Flawed`]: a correct store into which one defect is planted.
 //!
-//! Over 400 lines because a defect has to be planted where the right code stands.
+//! Over 400 lines because each defect has to be planted in the place of the correct code.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,10 +27,10 @@ use tokio::sync::Notify;
 
 use crate::books::Books;
 
-/// The largest value: small, so that the kit tries the limit.
+/// The size of the largest value. It is small, so that the kit tries the limit.
 const MAX_VALUE: usize = 2 << 20;
 
-/// How long a dropped acquire blocks its key, where that is the defect.
+/// How long a dropped acquire blocks its key, with that defect.
 const STUCK: Duration = Duration::from_secs(1_000_000);
 
 macro_rules! defects {
@@ -187,7 +187,7 @@ pub(crate) struct Flawed {
 #[derive(Default)]
 struct Data {
     records: Mutex<HashMap<Name, Record>>,
-    /// Notes of released records, where that is the defect.
+    /// The notes of released records, with that defect.
     residue: Mutex<HashMap<Name, Option<HolderNote>>>,
     last_token: AtomicU64,
     /// The mark of the identities; 0 before the store is set up.
@@ -322,7 +322,7 @@ impl Flawed {
         if self.has(Defect::ClientsClock) { SystemClock.now() } else { self.clock.now() }
     }
 
-    /// A lock that a drop leaves locked, where that is the defect.
+    /// A lock that a dropped call leaves locked, with that defect.
     async fn locked(&self) {
         if self.has(Defect::DroppedCallsLeaveALock) {
             if self.locked.swap(true, Ordering::SeqCst) {
@@ -449,7 +449,7 @@ impl Flawed {
         }
     }
 
-    /// How often the key was taken over, with a grant of this request.
+    /// How often the key was taken over, including a grant of this request.
     fn takeovers(&self, found: Option<&Record>, req: &AcquireRequest) -> u16 {
         let count = match found {
             Some(record) if record.value.is_none() => {
@@ -461,7 +461,8 @@ impl Flawed {
         if self.has(Defect::TakeoversStopAtOne) { count.min(1) } else { count }
     }
 
-    /// Why the acquire is not granted, or the token that is kept and whether it is a takeover.
+    /// Whether the acquire is granted: the reason if not, or the token that is kept and whether
+    /// this is a takeover.
     fn judge(&self, found: Option<&Record>, req: &AcquireRequest, now: Instant) -> Result<Judged> {
         let own = |record: &&Record| record.owner == req.owner && !record.corrupt;
         let mut running = found.filter(own).filter(|record| {
@@ -524,7 +525,7 @@ impl IdempotencyStore for Flawed {
         let mut early = None;
         if self.has(Defect::TokenDrawnBeforeTheLock) {
             early = Some(self.draw(None));
-            // Every other caller is held up between the two steps.
+            // Every second caller is delayed between the two steps.
             if early.is_some_and(|token| token.get() % 2 == 0) {
                 tokio::task::yield_now().await;
             }
@@ -644,11 +645,11 @@ impl IdempotencyStore for Flawed {
             return Ok(());
         }
         if self.has(Defect::ChangedOnlyPolls) {
-            // Not even woken by what it was told between its reads.
+            // A change between its reads does not wake it.
             tokio::time::sleep(at_most.min(Duration::from_millis(50))).await;
             return Ok(());
         }
-        // Whether it was woken or not, its caller looks again.
+        // The caller looks again in either case.
         let _ = tokio::time::timeout(at_most, change).await;
         Ok(())
     }
@@ -760,7 +761,7 @@ impl IdempotencyStore for Flawed {
             return Ok(FencedWrite::NotOwner);
         }
         if self.has(Defect::ReleaseIsATakeover) {
-            // A residue that the next grant takes for a dead owner's lease.
+            // Leave a residue that the next grant takes for a dead owner's lease.
             (record.owner, record.until, record.purge_after) = (OwnerId::new(), now, now);
         } else if self.has(Defect::ReleaseKeepsTheRecord) {
             (record.until, record.purge_after) = (now, now);
@@ -862,7 +863,7 @@ impl Inspect for Flawed {
         let records = self.records();
         let mut names: Vec<_> = records.keys().cloned().collect();
         names.sort_unstable();
-        // The position is the last name, or, where that is the defect, how many came before.
+        // The position is the last name or, with that defect, the number of records before.
         let text = after.map(|after| String::from_utf8_lossy(after.as_bytes()).into_owned());
         let counted = text.as_ref().and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
         let last = text.as_ref().and_then(|text| text.split_once('\n'));
@@ -976,7 +977,7 @@ impl Force for Flawed {
 }
 
 impl Flawed {
-    /// What an intervention answers without a change.
+    /// The answer to an intervention that changes nothing.
     fn refused(&self, name: &Name, req: &ForceRequest, now: Instant) -> Result<Option<Forced>> {
         let records = self.records();
         let Some(record) = records.get(name) else {
@@ -1007,7 +1008,7 @@ impl Flawed {
 }
 
 impl Flawed {
-    /// Who has an identity in progress.
+    /// The owner of an identity in progress.
     pub(crate) fn holder(&self, id: &Identity) -> Option<OwnerId> {
         let records = self.records();
         records
@@ -1036,13 +1037,13 @@ impl Audit for Flawed {
         let cursor = after.map(|after| number(after.as_bytes())).transpose();
         let cursor =
             cursor.map_err(|_| Error::new(ErrorKind::Invalid, "another store's cursor"))?;
-        // Where the page ends in the list, whose newest entry is its last.
+        // The index at which the page ends in the list, whose newest entry is the last.
         let before = match cursor {
             Some(read) if self.has(Defect::AuditGoesByCount) => all.len().saturating_sub(read),
             cursor => cursor.unwrap_or(all.len()),
         };
         let first = before.saturating_sub(limit.max(1));
-        // The store's clock begins with the first entry.
+        // The store's time begins with the first entry.
         let since = |at: Instant| match self.has(Defect::AuditTimeStandsStill) {
             true => 0,
             false => u64::try_from((at - all[0].0).as_micros()).expect("a test is short"),

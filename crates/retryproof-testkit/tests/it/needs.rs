@@ -11,12 +11,12 @@ fn bare() -> Subject {
     Subject::of(MemoryStore::new()).build()
 }
 
-/// Whether the subject of the contract alone meets the case's needs, on a runtime whose clock runs.
+/// Whether a subject with only the contract meets the case's needs, on a runtime whose clock runs.
 fn met(case: &Case) -> bool {
     case.needs.iter().all(|need| [Need::LargeValues, Need::ClockApart].contains(need))
 }
 
-/// A case that reaches for what the table does not name would panic on this subject.
+/// A case that uses something that its table of needs does not name would panic on this subject.
 #[test]
 fn sto_2_a_subject_of_the_contract_alone_is_judged_by_the_cases_without_needs() {
     for case in cases() {
@@ -44,7 +44,7 @@ fn sto_2_the_summary_names_each_case_that_did_not_judge_and_its_reason() {
     assert!(!offering.contains(" purge (") && !offering.contains("sto_4_"), "{offering}");
 }
 
-/// Past the capture of a test harness, which hides what passing tests print.
+/// The summary bypasses the capture of a test harness, which hides the output of passing tests.
 #[test]
 fn sto_2_the_summary_is_seen_when_all_cases_pass() {
     let this = std::env::current_exe().expect("the test binary");

@@ -139,7 +139,7 @@ async fn an_outage_refuses_swallows_or_stalls() {
     assert!(!stalled.is_finished());
     faults.end_outage();
     assert!(matches!(timeout(MS, stalled).await.unwrap().unwrap().unwrap(), Acquired::Granted(_)));
-    assert!(timeout(LEASE, swallowed).await.is_err(), "what was swallowed stays so");
+    assert!(timeout(LEASE, swallowed).await.is_err(), "swallowed calls stay without an answer");
     assert_eq!(faults.injected(), 3);
 }
 
@@ -214,5 +214,5 @@ async fn runs_once_counts_runs_of_the_action() {
     let unguarded = tokio::spawn(async {
         assert_runs_once!(2, |runs: Runs| async move { runs.note() });
     });
-    assert!(unguarded.await.unwrap_err().is_panic(), "two runs are not one");
+    assert!(unguarded.await.unwrap_err().is_panic(), "two runs are not one run");
 }

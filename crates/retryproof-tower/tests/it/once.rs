@@ -109,7 +109,7 @@ async fn ctx_3_the_layers_ttl_is_the_records() {
     }
 }
 
-/// Hands the lease to the service through the request.
+/// Passes data of the lease to the service in the request.
 #[derive(Clone, Default)]
 struct ByOrder(Arc<Mutex<Vec<Attempt>>>);
 
@@ -138,7 +138,7 @@ async fn acq_12_the_service_can_have_the_lease_of_its_run() {
     assert_eq!(*seen.lock().unwrap(), [Attempt::First], "a replay has no lease");
 }
 
-/// Hands the lease itself.
+/// Passes the lease itself.
 #[derive(Clone)]
 struct WithLease(Arc<Mutex<Option<Lease>>>);
 

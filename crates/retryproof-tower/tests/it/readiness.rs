@@ -12,7 +12,8 @@ use tower::{Layer, Service, ServiceExt as _};
 
 use crate::world::{Job, JobError, Runs, SEC, by_id, engine, job, slow};
 
-/// Insists on the contract. A clone is not ready, whatever it was cloned from.
+/// A service that panics if it is called without having been ready. A clone is not ready, even if
+/// the original is.
 struct Strict {
     ready: bool,
     polls: Runs,
@@ -67,7 +68,7 @@ async fn tower_the_service_that_was_polled_ready_is_the_one_that_is_called() {
 async fn tower_readiness_is_the_inner_services() {
     let runs = Runs::default();
     let layer = EngineLayer::new(engine(), by_id);
-    // One at a time, inside of the layer.
+    // The limit is one call at a time, inside of the layer.
     let limited =
         tower::layer::layer_fn(|inner| layer.layer(ConcurrencyLimitLayer::new(1).layer(inner)));
     let mut jobs = slow(&limited, &runs, SEC);
@@ -76,15 +77,15 @@ async fn tower_readiness_is_the_inner_services() {
         let mut cx = Context::from_waker(std::task::Waker::noop());
         jobs.poll_ready(&mut cx).is_ready()
     };
-    assert!(!is_ready(&mut jobs), "the only place is taken");
+    assert!(!is_ready(&mut jobs), "the only permit is taken");
     assert_eq!(first.await.unwrap().run, 1);
     poll_fn(|cx| jobs.poll_ready(cx)).await.unwrap();
-    // A replay gives its place back, too.
+    // A replay returns its permit, too.
     assert_eq!(jobs.call(job("a")).await.unwrap().run, 1);
     assert_eq!(jobs.ready().await.unwrap().call(job("b")).await.unwrap().run, 2);
 }
 
-/// Fails when it is asked whether it is ready.
+/// A service whose readiness check fails.
 #[derive(Clone)]
 struct Sick;
 

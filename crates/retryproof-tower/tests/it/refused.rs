@@ -94,7 +94,7 @@ async fn sto_5_a_store_that_is_away_refuses_and_nothing_runs() {
     }
     assert_eq!(runs.count(), 0);
     faults.end_outage();
-    // The gate lets one probe through at a time.
+    // The circuit lets one probe through at a time.
     let mut answer = send(&jobs, job("a")).await;
     while answer.is_err() {
         tokio::time::sleep(SEC).await;
@@ -125,7 +125,7 @@ async fn cmp_4_a_completion_that_fails_is_told_where_the_layer_says_so() {
     }
 }
 
-/// Cannot carry anything.
+/// A codec that cannot encode or decode anything.
 #[derive(Clone)]
 struct Broken;
 

@@ -13,7 +13,7 @@ use tower::{Layer, ServiceExt as _, service_fn};
 
 pub(crate) const SEC: Duration = Duration::from_secs(1);
 
-/// Ends a test that hangs; with paused time it costs nothing.
+/// The longest time for a call, so that a hanging test ends; with paused time, it costs nothing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub(crate) struct Receipt {
     pub(crate) amount: u64,
 }
 
-/// The error of a service that can be told a refusal.
+/// The error of a service, which can also be a refusal of the layer.
 #[derive(Debug)]
 pub(crate) enum JobError {
     Failed(usize),
@@ -94,7 +94,7 @@ where
     BoxCloneSyncService::new(layer.layer(BoxCloneSyncService::new(work)))
 }
 
-/// One call, polled ready first.
+/// Makes one call, after the service was polled ready.
 pub(crate) async fn send(service: &Jobs, job: Job) -> Result<Receipt, JobError> {
     tokio::time::timeout(PATIENCE, service.clone().oneshot(job)).await.expect("an answer")
 }

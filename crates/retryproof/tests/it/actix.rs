@@ -19,7 +19,7 @@ mod prelude {
         pub(super) run: usize,
     }
 
-    /// Counts what was written into it.
+    /// Counts the orders that were written.
     #[derive(Default)]
     pub(super) struct Ledger(Mutex<Vec<(u64, bool)>>);
 
@@ -63,7 +63,7 @@ fn post(path: &str, key: &str, body: &str) -> TestRequest {
         .set_payload(body.to_owned())
 }
 
-/// Status, whether it is a replay, body.
+/// The status, whether it is a replay, and the body.
 async fn send<S, R, B>(app: &S, request: R) -> (StatusCode, bool, String)
 where
     S: Service<R, Response = ServiceResponse<B>, Error = actix_web::Error>,
@@ -106,7 +106,7 @@ async fn ann_3_a_recorded_endpoint_of_actix_is_the_guarded_handler() {
     );
 }
 
-/// A file that goes with its test.
+/// A file that is removed with its test.
 struct File(PathBuf);
 
 impl File {
@@ -141,7 +141,7 @@ impl ResponseError for Broke {
     }
 }
 
-/// Writes a line, and fails after it when the line says so.
+/// Writes a line, and then fails if the line is `broke`.
 #[idempotent(http, scope = "joined")]
 async fn write(tx: GuardedTx<SqliteTx>, line: String) -> actix_web::Result<HttpResponse> {
     let tx = tx.begin().await?;
@@ -232,7 +232,7 @@ async fn cmp_7_no_transaction_is_an_answer_that_leaves_the_key_free() {
     assert_eq!(
         (own.0.as_u16(), &*own.2),
         (529, "store-unavailable"),
-        "HTTP-11: by the filter's own form"
+        "HTTP-11: in the filter's own form"
     );
     let held = HttpResponse::Ok().finish().with_fate(AnswerFate::Hold);
     assert_eq!(held.extensions().get::<AnswerFate>(), Some(&AnswerFate::Hold));

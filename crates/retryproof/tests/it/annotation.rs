@@ -21,7 +21,7 @@ use retryproof::{ErrorKind, Rejected};
 struct Runs(AtomicU32);
 
 impl Runs {
-    /// Counts one, and says which it is.
+    /// Counts a run, and returns its number.
     fn next(&self) -> u32 {
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -45,7 +45,7 @@ impl From<Rejected> for Failure {
 }
 
 impl Failure {
-    /// The whole seconds of `InFlight`, else `None`.
+    /// The whole seconds of `InFlight`, or `None`.
     fn retry_after(&self) -> Option<u64> {
         match self {
             Self::Rejected(Rejected::InFlight { retry_after }) => Some(retry_after.as_secs()),
@@ -53,7 +53,7 @@ impl Failure {
         }
     }
 
-    /// The kind of a store error, else `None`.
+    /// The kind of a store error, or `None`.
     fn kind(&self) -> Option<ErrorKind> {
         match self {
             Self::Rejected(Rejected::Store(error)) => Some(error.kind()),

@@ -68,7 +68,10 @@ async fn sto_1_no_store_is_picked_by_itself() {
     for url in ["", "hello", ":", ":memory:", "records.db", "/var/records.db", "memory"] {
         let error = refusal(url).await;
         assert_eq!(error.kind(), ErrorKind::Config, "{url}: {error}");
-        assert!(error.to_string().contains("sqlite:records.db"), "it says the way out: {error}");
+        assert!(
+            error.to_string().contains("sqlite:records.db"),
+            "it says what to use instead: {error}"
+        );
         let says = if url.is_empty() { "no store is named" } else { "has no scheme" };
         assert!(error.to_string().contains(says), "{url}: {error}");
         for (is_on, form) in [
@@ -81,7 +84,7 @@ async fn sto_1_no_store_is_picked_by_itself() {
             assert_eq!(
                 error.to_string().contains(&off),
                 !is_on,
-                "it says which features are on: {error}"
+                "it names the enabled features: {error}"
             );
         }
     }
@@ -111,7 +114,7 @@ async fn sto_1_id_4_an_unknown_url_is_refused_without_its_password() {
     for known in
         ["memory:", "sqlite:FILE", "postgres://", "mysql://", "redis://", "redis+sentinel://"]
     {
-        assert!(error.contains(known), "it says the way out: {error}");
+        assert!(error.contains(known), "it says what to use instead: {error}");
     }
 }
 
@@ -160,7 +163,7 @@ mod sqlite {
 
     use super::*;
 
-    /// A folder of its own, gone with the test.
+    /// A folder that is removed with the test.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -249,7 +252,7 @@ mod sqlite {
             Outcome::Executed(1)
         );
         let error = retryproof::connect(&url).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Schema, "the default table was not made: {error}");
+        assert_eq!(error.kind(), ErrorKind::Schema, "the default table was not created: {error}");
         let by_url = format!("{url}?table=payment_records&synchronous=normal");
         assert_eq!(run(retryproof::connect(&by_url).await.unwrap(), 2).await, Outcome::Replayed(1));
 

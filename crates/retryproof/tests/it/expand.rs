@@ -56,7 +56,7 @@ mod prelude {
         pub(super) id: String,
     }
 
-    /// Counts what was written into it.
+    /// Counts the orders that were written.
     #[derive(Clone, Default)]
     pub(super) struct Ledger(Arc<std::sync::Mutex<Vec<String>>>);
 
@@ -206,7 +206,7 @@ fn ann_1_cmp_7_recorded_joined_functions_run_once() {
     }
 }
 
-/// Mounted with a state of one's own, or with the filter as the state.
+/// The endpoints are mounted with the program's own state, or with the filter as the state.
 #[tokio::test]
 async fn ann_3_recorded_endpoints_are_handlers() {
     #[derive(Clone)]

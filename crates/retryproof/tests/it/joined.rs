@@ -2,7 +2,7 @@
 //! Joined completion through the attribute and over HTTP, on SQLite (CMP-7, ANN-1, ANN-6): what is
 //! written and what is recorded is one commit.
 //!
-//! Over 400 lines because every end that a joined endpoint can have is here.
+//! Over 400 lines because every way in which a joined endpoint can end is tested here.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use retryproof::{
 };
 use tower::ServiceExt as _;
 
-/// A file that goes with its test.
+/// A file that is removed with its test.
 struct File(PathBuf);
 
 impl File {
@@ -69,7 +69,7 @@ impl TxSource<SqliteDialect> for Source {
 
     async fn begin(&self) -> retryproof::Result<Tx> {
         match self.1.load(Ordering::SeqCst) {
-            NO_BEGIN => Err(Error::unavailable("there is no transaction to be had")),
+            NO_BEGIN => Err(Error::unavailable("no transaction is available")),
             fault => Ok(Tx(self.0.begin().await?, fault)),
         }
     }
@@ -181,7 +181,7 @@ impl World {
         self.app.runs.load(Ordering::SeqCst)
     }
 
-    /// Completed, failed, lost; each lease ended once.
+    /// How many leases were completed, failed and lost; each lease ended once.
     fn ends(&self) -> (u64, u64, u64) {
         let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
         assert_eq!(acquired, completed + failed + lost);
@@ -220,7 +220,7 @@ impl World {
     }
 }
 
-/// Writes the body, then answers as it says.
+/// Writes the body, and then answers as the body says.
 #[idempotent(http, scope = "pay", lease = "PT2S", wait_timeout = "PT5S")]
 async fn pay(
     tx: GuardedTx<Tx>,
@@ -257,13 +257,13 @@ async fn pay(
     })
 }
 
-/// Takes a transaction and does without.
+/// Takes a transaction as an argument and does not use it.
 #[idempotent(http, scope = "reads")]
 async fn reads(_tx: GuardedTx<Tx>) -> &'static str {
     "read"
 }
 
-/// An extractor of one's own that wants to write.
+/// The program's own extractor, which tries to write.
 struct Eager(Result<(), TxError>);
 
 impl FromRequestParts<App> for Eager {
@@ -283,7 +283,7 @@ async fn early(eager: Eager) -> String {
     format!("{:?}", eager.0)
 }
 
-/// One answer cannot end two transactions.
+/// The second extractor is refused, because one answer cannot end two transactions.
 #[idempotent(http, scope = "another")]
 async fn another(
     _tx: GuardedTx<Tx>,
@@ -292,7 +292,7 @@ async fn another(
     format!("{:?}", other.map(drop))
 }
 
-/// Two arguments that are one transaction.
+/// Both arguments stand for the same transaction.
 #[idempotent(http, scope = "two")]
 async fn two(one: GuardedTx<Tx>, other: GuardedTx<Tx>) -> Result<StatusCode, TxError> {
     one.begin().await?.write("one");
@@ -498,7 +498,7 @@ async fn cmp_7_http_two_arguments_share_one_transaction_and_the_layer_has_it_too
     );
 }
 
-/// HTTP-12: the client goes away, and writes and record are committed all the same.
+/// HTTP-12: the client disconnects, and the writes and the record are committed nevertheless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cmp_7_http_12_a_client_that_goes_away_loses_nothing() {
     let world = World::new().await;
@@ -530,7 +530,7 @@ impl AsRef<JoinedEngine<Tx>> for Shop {
 }
 
 impl Shop {
-    /// The transaction is no argument of the method that callers see.
+    /// The method that callers see does not have the transaction as an argument.
     #[idempotent(key = order, scope = "shop.sell", completion = "joined")]
     async fn sell(&self, order: &str, #[tx] tx: &mut Tx) -> Result<String, Rejected> {
         tokio::task::yield_now().await;

@@ -21,7 +21,7 @@ fn repository() -> Option<PathBuf> {
     root.join("xtask").exists().then_some(root)
 }
 
-/// The text of the fenced blocks in `language`.
+/// The text of the fenced blocks with the language `language`.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     let fence = format!("\n```{language}\n");
     page.split(fence.as_str()).skip(1).filter_map(|rest| rest.split("\n```").next()).collect()

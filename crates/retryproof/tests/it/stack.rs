@@ -11,7 +11,7 @@ use tower::ServiceExt as _;
 
 const PAGE: &str = include_str!("../../src/guide/http.md");
 
-/// `4200`, as gzip has it.
+/// `4200`, compressed with gzip.
 const GZIP: &[u8] =
     b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\x33\x31\x32\x30\x00\x00\x4b\x87\x7d\x80\x04\x00\x00\x00";
 
@@ -50,7 +50,7 @@ fn the_guide_shows_the_stack_that_is_tested() {
     let app = include_str!("stack/app.rs").split_once("\n\n").unwrap().1;
     assert!(
         PAGE.contains(&app.replace("pub(crate) fn app", "fn app")),
-        "the guide's stack is another one"
+        "the guide shows another stack"
     );
 }
 
@@ -68,7 +68,7 @@ async fn the_stack_replays_and_each_retry_gets_fields_of_its_own() {
             "{exposed}"
         );
     }
-    // A request that is compressed counts as the same request.
+    // A compressed request counts as the same request.
     let compressed = send(&app, ask("k").header("content-encoding", "gzip"), GZIP).await;
     assert_eq!(compressed.field("idempotent-replayed"), Some("true"));
 }

@@ -23,7 +23,7 @@ const CLAIM: Duration = Duration::from_secs(54);
 /// The longest pause between two rounds of one process.
 const LATEST: Duration = Duration::from_secs(66);
 
-/// A store that keeps claims, and notes when it was purged.
+/// A store that keeps claims, and records when it was purged.
 #[derive(Debug, Clone)]
 struct Claimed {
     inner: Arc<MemoryStore>,
@@ -109,8 +109,8 @@ async fn sto_6_one_process_of_a_fleet_purges_in_each_interval() {
             *(if event.left_to_another { &mut left } else { &mut purged }) += 1;
         }
     }
-    assert_eq!(purged, pauses.len() + 1, "each round is told by the process that purged");
-    assert!(left > 50, "the others say that they left theirs: {left}");
+    assert_eq!(purged, pauses.len() + 1, "the process that purged reports each round");
+    assert!(left > 50, "the other processes report that they skipped theirs: {left}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,7 +154,7 @@ async fn sto_6_without_claims_each_process_purges() {
         }
         let warnings = told.lines("the purge cannot be claimed");
         let expected = if refuses == Some(ErrorKind::Unexpected) { 2 } else { 0 };
-        assert_eq!(warnings, expected, "each process says it once: {refuses:?}");
+        assert_eq!(warnings, expected, "each process logs it once: {refuses:?}");
         let claims =
             fleet[0].1.calls().iter().filter(|call| call.starts_with("claim_purge")).count();
         assert_eq!(claims > 0, claim);

@@ -22,7 +22,7 @@ use tokio::time::sleep;
 
 use super::MS;
 
-/// Writes every event down.
+/// Records every event.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     /// Terminal events.
@@ -122,7 +122,7 @@ impl Observer for Heard {
     }
 }
 
-/// A memory store whose completed records have a note, and whose purge goes by a script.
+/// A memory store with a note in completed records, and with a scripted purge.
 #[derive(Debug)]
 pub(crate) struct Noted {
     pub(super) inner: MemoryStore,

@@ -18,7 +18,7 @@ use tokio::time::sleep;
 
 use super::{LEASE, MS, OPERATION, ctx};
 
-/// Drops a call once it has been pending `times` times; its answer, when it was done before.
+/// Drops a call once it has been pending `times` times; returns its answer if it ended before.
 async fn until_pending<T>(call: impl Future<Output = T>, times: u32) -> Option<T> {
     let mut call = pin!(call);
     let mut pending = 0;
@@ -37,12 +37,12 @@ async fn until_pending<T>(call: impl Future<Output = T>, times: u32) -> Option<T
     .await
 }
 
-/// An engine whose every store call has two await points around it, so that a drop may come before
-/// the call, after it, and while its answer is on its way.
+/// An engine on a store whose every call has an await point before and one after it, so that a drop
+/// can come before the call, after it, and while its answer is on its way.
 struct Stage {
     engine: IdempotencyEngine,
     log: CallLog,
-    /// 0 before the action's first poll, 1 while it runs, 2 when it has returned.
+    /// 0 before the action's first poll, 1 while it runs, 2 after it has returned.
     action: Arc<AtomicU32>,
     runs: Arc<AtomicU32>,
 }
@@ -58,7 +58,8 @@ impl Stage {
         Self { engine, log, action: Arc::default(), runs: Arc::default() }
     }
 
-    /// The action: three await points, longer than half a lease, so that a beat falls into it.
+    /// The action has three await points and lasts longer than half a lease, so that a beat is sent
+    /// meanwhile.
     fn action(&self) -> impl Future<Output = Result<u32, &'static str>> + Send + use<> {
         let (action, runs) = (Arc::clone(&self.action), Arc::clone(&self.runs));
         async move {
@@ -117,16 +118,16 @@ async fn run_5_acq_11_execute_dropped_at_every_await_point() {
             1 => {
                 assert!(
                     stage.again(Duration::ZERO).await.is_in_flight(),
-                    "{what}: nothing is known of its effect"
+                    "{what}: its effect is unknown"
                 );
                 assert_eq!(stage.again(3 * LEASE).await, Outcome::Executed(2), "{what}");
-                assert_eq!(stage.takeovers(), 1, "{what}: as with an owner that died");
+                assert_eq!(stage.takeovers(), 1, "{what}: as after the death of an owner");
             }
             _ => {
                 assert_eq!(
                     stage.again(3 * LEASE).await,
                     Outcome::Replayed(1),
-                    "{what}: finished in the background"
+                    "{what}: the completion finished in the background"
                 );
                 assert_eq!(stage.takeovers(), 0, "{what}");
             }
@@ -164,8 +165,8 @@ async fn run_5_execute_with_on_drop_release_frees_the_key_at_every_await_point()
     panic!("the call does not end");
 }
 
-/// What a drop sends in the background is waited for: the runtime, and with it the release, may be
-/// gone after a shutdown.
+/// A shutdown waits for calls that a drop sends in the background, because the runtime, and with it
+/// the release, may be gone afterwards.
 #[tokio::test(start_paused = true)]
 async fn run_5_a_shutdown_waits_for_the_release_that_a_drop_has_sent() {
     let mut released = 0;
@@ -213,7 +214,7 @@ async fn run_5_a_lease_whose_holder_let_it_go_is_not_extended_any_more() {
             1,
             "holds {holds}"
         );
-        // So it runs out, and the next caller takes over.
+        // So the lease ends, and the next caller takes over.
         sleep(LEASE / 2).await;
         assert!(!lease.confirm().await.unwrap(), "holds {holds}");
         assert_eq!(stage.again(LEASE).await, Outcome::Executed(1), "holds {holds}");
@@ -263,7 +264,7 @@ async fn acq_5_acq_11_a_waiter_dropped_at_every_await_point_passes_its_place_on(
         let patience = ctx("k", 2 * LEASE);
         let waiting = stage.engine.try_acquire(&patience);
         let other = async {
-            // Joins the same wait while the first one leads it.
+            // Join the same wait while the first call leads it.
             sleep(LEASE / 2).await;
             stage.again(20 * LEASE).await
         };

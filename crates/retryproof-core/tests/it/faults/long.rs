@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{Does, Lab};
 
-/// Its beat comes after half of it; a try repeats after 30 s, and a further one goes out beside it
-/// after 60 s.
+/// A lease whose beat comes after half of it. A failed try is repeated after 30 s, and another beat
+/// is sent beside it after 60 s.
 const LONG: Duration = Duration::from_secs(600);
 
 fn lab() -> Lab {
@@ -30,7 +30,7 @@ async fn cmp_3_a_completion_does_not_sit_out_the_rest_of_a_failed_beat() {
     for fault in [Fault::Refused, Fault::AnswerLost, Fault::Swallowed, Fault::AnswerSwallowed] {
         let lab = lab();
         lab.faults.fail_next(Operation::Extend, 1, fault);
-        // A second after the one beat that failed: the store answers again.
+        // The action ends a second after the one beat that failed, when the store answers again.
         let runs_for = LONG / 2 + Duration::from_secs(1);
         let ended = lab.call(ctx("k"), Does::Succeeds(runs_for)).await;
         assert_eq!(lab.faults.injected(), 1);
@@ -61,15 +61,15 @@ async fn sto_5_a_beat_that_is_swallowed_is_cut_off_at_the_operation_timeout() {
     lab.faults.fail_next(Operation::Extend, 1, Fault::Swallowed);
     let holder = lab.start(ctx("k"), Does::Succeeds(LONG));
     let started = Instant::now();
-    // Cut off after 5 s, and tried again 30 s later.
+    // The beat is cut off after 5 s, and tried again 30 s later.
     sleep(LONG / 2 + Duration::from_secs(40)).await;
     let extends = lab.log.count_of(|call| call.operation == Operation::Extend);
     assert!(extends >= 1, "no further beat within {:?}", started.elapsed());
     assert!(holder.await.unwrap().is_executed());
 }
 
-/// More leases than beats that may be on their way at once: they rest between their tries without
-/// keeping others from theirs.
+/// There are more leases than beats that may be in flight at once. Leases that pause between their
+/// tries do not keep others from beating.
 #[tokio::test(start_paused = true)]
 async fn run_1_run_2_many_long_leases_that_rest_between_tries_keep_no_short_one_from_beating() {
     const HOUR: Duration = Duration::from_secs(3_600);
@@ -83,7 +83,7 @@ async fn run_1_run_2_many_long_leases_that_rest_between_tries_keep_no_short_one_
         }
         let short = lab.engine.try_acquire(&ctx("short", Duration::from_secs(30))).await.unwrap();
         let Acquisition::Granted(short) = short else { panic!("granted") };
-        // All of them are due to beat within it.
+        // All long leases are due to beat during the outage.
         sleep(HOUR / 2 - Duration::from_secs(1)).await;
         lab.faults.begin_outage(outage);
         sleep(Duration::from_secs(2)).await;
@@ -94,7 +94,7 @@ async fn run_1_run_2_many_long_leases_that_rest_between_tries_keep_no_short_one_
         }
         assert_eq!(lab.counters.read().loss_noticed, 0, "{outage:?}");
         assert!(lab.faults.injected() >= 200, "{outage:?}: {} beats failed", lab.faults.injected());
-        // The long ones were tried again a twentieth of their lease later.
+        // The long leases tried again a twentieth of their lease later.
         let answered =
             lab.log.entries().into_iter().filter(|call| call.operation == Operation::Extend);
         let long =
@@ -121,7 +121,7 @@ async fn run_2_run_6_a_lease_that_rests_between_tries_is_lost_when_it_ends_and_a
         assert_eq!(held.lease().lost().await, loss);
         let told = began.elapsed();
         assert!(told >= after && told <= after + Duration::from_millis(5), "{loss:?}: {told:?}");
-        // From half of the lease on, every twentieth.
+        // The tries come from half of the lease on, every twentieth of it.
         assert!(
             (6..=10).contains(&lab.faults.injected()),
             "{loss:?}: {} tries",
@@ -153,7 +153,7 @@ async fn run_5_a_shutdown_waits_for_a_completion_that_is_repeated_in_the_backgro
         assert_eq!(
             lab.engine.shutdown(Duration::from_secs(1)).await,
             1,
-            "it is not done, and that is said"
+            "it is not recorded, and the report says so"
         );
         assert_eq!(lab.engine.shutdown(2 * away).await, 0);
         assert_eq!(lab.completions(), 1, "recorded before the process may end");

@@ -221,7 +221,8 @@ async fn run_4_a_failing_release_never_hides_the_actions_error() {
     lab.is_at_rest().await;
 }
 
-/// Answers at once, and returns each time that it is unknown whether it granted.
+/// A store that answers at once, but reports a certain number of times that the answer to an
+/// acquire was lost.
 #[derive(Debug)]
 struct Doubtful(SharedStore, Arc<Mutex<(u32, Vec<&'static str>)>>);
 
@@ -261,7 +262,7 @@ async fn acq_9_a_store_that_answers_at_once_is_asked_once_more_and_no_more() {
             if !in_place {
                 return engine.try_acquire_tracked(&ctx).await;
             }
-            // As the HTTP filter does.
+            // The HTTP filter acquires like this.
             match engine.begin_acquire(&ctx) {
                 Acquiring::Done(end) => end.acquired,
                 Acquiring::Waiting(rest) => rest.await.acquired,

@@ -19,8 +19,8 @@ const MODES: [Outage; 3] = [Outage::Refuse, Outage::Swallow, Outage::Stall];
 #[tokio::test(start_paused = true)]
 async fn run_1_an_outage_of_four_tenths_of_a_lease_loses_nothing_whenever_it_begins() {
     for mode in MODES {
-        // Over two leases after the grant, so at every phase of the first beats and of the later
-        // ones.
+        // The outage begins at any point within two leases after the grant, so at every phase of
+        // the first beats and of the later ones.
         for phase in 0..=80 {
             let begins = LEASE * phase / 40;
             let what = format!("{mode:?} from {begins:?} on");
@@ -28,7 +28,7 @@ async fn run_1_an_outage_of_four_tenths_of_a_lease_loses_nothing_whenever_it_beg
             let holder = lab.start(ctx("k", LEASE), Does::Succeeds(5 * LEASE));
             sleep(MS).await;
             let waiter = lab.start(ctx("k", 20 * LEASE), NOW);
-            // It waits by the time the store goes.
+            // The waiter is waiting before the outage begins.
             sleep(MS).await;
             sleep(begins).await;
             lab.faults.begin_outage(mode);
@@ -39,8 +39,8 @@ async fn run_1_an_outage_of_four_tenths_of_a_lease_loses_nothing_whenever_it_beg
                 holder.is_executed() && holder.recorded() == Some(Recorded::Yes),
                 "{what}: {holder:?}"
             );
-            // A waiter whose acquire falls into the outage may fail because the store is away
-            // (ACQ-9); it never runs.
+            // A waiter whose acquire falls into the outage may fail because the store is
+            // unavailable (ACQ-9); its action never runs.
             let away = matches!(&waiter.result, Err(ExecuteError::Store(e)) if e.kind() == ErrorKind::Unavailable);
             assert!(waiter.is_replayed() || away, "{what}: {waiter:?}");
             assert!(lab.call(ctx("k", LEASE), NOW).await.is_replayed(), "{what}");
@@ -51,11 +51,11 @@ async fn run_1_an_outage_of_four_tenths_of_a_lease_loses_nothing_whenever_it_beg
     }
 }
 
-/// What an action saw of its lease, and when.
+/// The loss that an action noticed, and when.
 #[derive(Debug, Default)]
 struct Seen(Mutex<Option<(Loss, Instant)>>);
 
-/// An action of five leases that notes a loss and goes on.
+/// An action of five leases that records a loss and continues.
 async fn stubborn(
     lab: &Lab,
     seen: Arc<Seen>,
@@ -100,10 +100,10 @@ async fn run_2_cmp_2_after_two_leases_of_outage_the_action_was_told_and_its_late
         let report = report.unwrap();
         let (loss, at) = seen.0.lock().expect("the action was told");
         assert_eq!(loss, Loss::Expired, "{mode:?}");
-        // The last beat that got through was sent at one lease or half a lease before.
+        // The last beat that got through was sent one lease, or half a lease, before.
         let told = at - began;
         assert!(told >= LEASE * 3 / 2 && told <= 2 * LEASE + MS, "{mode:?}: told after {told:?}");
-        // No other owner took over, so the owner still recorded may complete (CMP-2).
+        // No other owner took over, so the recorded owner may still complete (CMP-2).
         assert_eq!(report.outcome, Outcome::Executed(1), "{mode:?}");
         assert_eq!((report.recorded, report.fenced), (Recorded::Yes, false), "{mode:?}");
         assert_eq!(fenced.load(Ordering::SeqCst), 0);
@@ -122,7 +122,7 @@ async fn run_2_cmp_2_a_takeover_during_the_outage_fences_the_completion() {
         let away = async {
             sleep(LEASE).await;
             lab.faults.begin_outage(mode);
-            // Another process, whose store is there, takes over once the lease is over.
+            // Another process, whose store is available, takes over when the lease is over.
             let taken = other
                 .execute(ctx("k", 10 * LEASE), || async { Ok::<_, &str>(77_u32) })
                 .await
@@ -135,14 +135,14 @@ async fn run_2_cmp_2_a_takeover_during_the_outage_fences_the_completion() {
             tokio::join!(stubborn(&lab, Arc::clone(&seen), Arc::clone(&fenced)), away);
         let report = report.unwrap();
         assert!(seen.0.lock().is_some(), "{mode:?}: the action was told (S19)");
-        assert_eq!(report.outcome, Outcome::Replayed(77), "{mode:?}: all callers see one answer");
-        assert!(report.fenced, "{mode:?}");
         assert_eq!(
-            fenced.load(Ordering::SeqCst),
-            1,
-            "{mode:?}: the refused value went to the hook"
+            report.outcome,
+            Outcome::Replayed(77),
+            "{mode:?}: all callers get the same answer"
         );
-        assert_eq!(lab.completions(), 0, "{mode:?}: and was stored nowhere");
+        assert!(report.fenced, "{mode:?}");
+        assert_eq!(fenced.load(Ordering::SeqCst), 1, "{mode:?}: the hook gets the refused value");
+        assert_eq!(lab.completions(), 0, "{mode:?}: and no store has it");
         assert_eq!(lab.counters.read().lost, 1);
         lab.is_at_rest().await;
     }
@@ -219,7 +219,7 @@ async fn sto_5_a_probe_that_nobody_polls_is_followed_by_another() {
     for at in 0..5 {
         assert!(lab.call(ctx(&format!("first {at}"), LEASE), NOW).await.result.is_err());
     }
-    // As in a `buffer_unordered` whose consumer is busy with something else.
+    // The probe is not polled, as in a `buffer_unordered` whose consumer is busy.
     let parked_ctx = ctx("parked", LEASE);
     let mut parked = Box::pin(lab.engine.try_acquire(&parked_ctx));
     assert!(timeout(Duration::ZERO, &mut parked).await.is_err(), "it probes");
@@ -230,7 +230,7 @@ async fn sto_5_a_probe_that_nobody_polls_is_followed_by_another() {
     lab.faults.begin_outage(Outage::Swallow);
     let second = lab.start(ctx("second", LEASE), NOW);
     sleep(MS).await;
-    // The probe that was left ends late, and gives back a place that is another's by now.
+    // The abandoned probe ends late, and must not free the place that another probe has by now.
     drop(parked);
     let third = lab.call(ctx("third", LEASE), NOW).await;
     assert!(third.result.is_err() && third.took.is_zero(), "one call at a time: {third:?}");
@@ -251,8 +251,8 @@ async fn sto_5_holders_are_always_tried_while_new_calls_fail_fast() {
     }
     sleep(LEASE / 10).await;
     lab.faults.end_outage();
-    // The gate is shut for new calls until one of them probes; the completion goes through all the
-    // same.
+    // The circuit is open for new calls until one of them probes, but the completion is sent
+    // nevertheless.
     let ended = holder.await.unwrap();
     assert!(ended.is_executed() && ended.recorded() == Some(Recorded::Yes), "{ended:?}");
     assert!(ended.took < LEASE, "{:?}", ended.took);

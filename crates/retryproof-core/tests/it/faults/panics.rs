@@ -44,8 +44,8 @@ async fn run_2_a_holder_whose_every_beat_panics_hears_that_its_lease_is_lost() {
     assert_eq!(loss, Loss::Expired);
 }
 
-/// A store in memory that panics where a call is made, not where its future is polled. Each method
-/// does so once for each time that is asked of it.
+/// A memory store that panics when a method is called, not when its future is polled. The methods
+/// panic as often as `panics` says.
 #[derive(Debug)]
 struct Jumpy {
     store: SharedStore,
@@ -172,10 +172,11 @@ fn quick(key: &str) -> IdempotencyContext {
 async fn sto_5_a_call_that_panics_before_it_has_a_future_is_a_failed_call() {
     for at_once in [false, true] {
         let (engine, panics) = jumpy(at_once);
-        // Once is made good, by a repetition. More often is a typed error, and nothing runs.
+        // The engine repeats a call that panicked once. A call that panics again is a typed error,
+        // and nothing runs.
         panics.store(1, Ordering::SeqCst);
         let action = || {
-            // The completion panics.
+            // Now the completion panics.
             panics.store(1, Ordering::SeqCst);
             async { Ok::<_, &str>(1) }
         };
@@ -190,7 +191,7 @@ async fn sto_5_a_call_that_panics_before_it_has_a_future_is_a_failed_call() {
         assert!(failed.to_string().contains("panicked"), "{failed}");
         sleep(LEASE / 2).await;
         panics.store(1, Ordering::SeqCst);
-        // What HTTP sends first.
+        // HTTP calls begin with this.
         drop(engine.begin_acquire(&quick("now")));
         let Acquisition::Granted(held) = engine.try_acquire(&quick("release")).await.unwrap()
         else {
@@ -223,7 +224,7 @@ async fn sto_5_a_call_that_panics_before_it_has_a_future_is_a_failed_call() {
         panics.store(1, Ordering::SeqCst);
         let entries = engine.store().audit_entries(None, 10).await;
         assert_eq!(entries.unwrap_err().kind(), ErrorKind::Unavailable);
-        // None of it has left anything behind.
+        // None of these panics has left anything behind.
         let replayed = engine.execute(quick("k"), || async { Ok::<_, &str>(2) }).await.unwrap();
         assert_eq!(replayed, Outcome::Replayed(1), "at once {at_once}");
     }

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::{Does, NOW};
 use super::{LEASE, MS, call, ctx};
 
-/// An engine whose store is half of `delay` away, each way.
+/// An engine on a store to which a call takes half of `delay`, and the answer the other half.
 fn engine(store: &SharedStore, delay: std::time::Duration) -> IdempotencyEngine {
     IdempotencyEngine::new(SharedStore::new(SlowStore::new(store.clone(), delay / 2, delay / 2)))
 }
@@ -48,10 +48,14 @@ async fn run_2_a_store_further_away_than_a_lease_tells_the_holder_and_keeps_outc
             })
             .await
             .unwrap();
-        assert_eq!(told, Outcome::Executed(true), "{percent} %: no takeover, so it counts");
+        assert_eq!(
+            told,
+            Outcome::Executed(true),
+            "{percent} %: no takeover, so the completion counts"
+        );
 
-        // With a rival whose store is near, the slow holder is fenced, and answers as the rival
-        // does.
+        // If a rival with a fast store takes over, the slow holder is fenced and answers as the
+        // rival does.
         let rival = IdempotencyEngine::new(store.clone());
         let runs = Arc::<AtomicU32>::default();
         let rivalling = async {

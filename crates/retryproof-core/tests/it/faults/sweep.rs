@@ -9,8 +9,8 @@ use retryproof_testkit::{Fault, Operation};
 
 use super::{Does, Ended, LEASE, Lab, MS, NOW, OPERATION, ctx};
 
-/// A long action with duplicates of every patience, a replay, and an action that fails and is tried
-/// again.
+/// A long action with duplicates that wait long, briefly and not at all, a replay, and an action
+/// that fails and is tried again.
 struct Story {
     holder: Ended,
     patient: Ended,
@@ -52,12 +52,13 @@ impl Story {
         ]
     }
 
-    /// What holds whatever fails: true outcomes, calls that end, and one result.
+    /// Checks what holds whatever fails: true outcomes, calls that end, and one result.
     fn is_safe(&self, lab: &Lab, what: &str) {
         for (name, ended, wait) in self.calls() {
             let what = format!("{what}, {name}");
             ended.is_true(&what);
-            // The wait, one store call, and one more at the end of an action (ACQ-6, CMP-3).
+            // The time of the wait, one store call, and another at the end of an action (ACQ-6,
+            // CMP-3).
             let most = wait + 2 * OPERATION + 10 * MS;
             assert!(ended.took <= most, "{what}: took {:?}, at most {most:?}", ended.took);
             if ended.recorded() == Some(Recorded::Yes) {
@@ -66,7 +67,7 @@ impl Story {
         }
         // One accepted completion per key: two keys are worked on (S4).
         assert!(lab.completions() <= 2, "{what}: {:?}", lab.log);
-        // All who got a recorded value of a key got the same (S5).
+        // All callers that got a recorded value of a key got the same value (S5).
         let recorded = |ended: &&Ended| ended.recorded() == Some(Recorded::Yes);
         let calls = [&self.holder, &self.patient, &self.brief, &self.impatient, &self.later];
         let mut values: Vec<_> =
@@ -75,7 +76,7 @@ impl Story {
         assert!(values.len() <= 1, "{what}: {values:?}");
     }
 
-    /// What a run without faults comes to.
+    /// Checks the outcomes of a run without faults.
     fn is_clean(&self, lab: &Lab, what: &str) {
         assert!(
             self.holder.is_executed() && self.holder.recorded() == Some(Recorded::Yes),
@@ -92,7 +93,7 @@ impl Story {
     }
 }
 
-/// Any one call refused, or its answer lost, or panicking, is made good: callers notice nothing.
+/// Callers notice nothing if one call is refused, loses its answer or panics, whichever call it is.
 #[tokio::test(start_paused = true)]
 async fn acq_9_cmp_3_one_refused_call_or_lost_answer_is_noticed_by_nobody() {
     for fault in [Fault::Refused, Fault::AnswerLost, Fault::Panicked, Fault::AnswerPanicked] {
@@ -113,8 +114,8 @@ async fn acq_9_cmp_3_one_refused_call_or_lost_answer_is_noticed_by_nobody() {
     }
 }
 
-/// Any one call swallowed, with or without its effect, costs at most its own caller: every outcome
-/// is true and in time, the key settles, and nothing runs twice.
+/// A single call that gets no answer, with or without its effect, costs at most its own caller:
+/// every outcome is true and in time, the key settles, and nothing runs twice.
 #[tokio::test(start_paused = true)]
 async fn acq_6_sto_5_one_swallowed_call_costs_its_own_caller_at_most() {
     for fault in [Fault::Swallowed, Fault::AnswerSwallowed] {
@@ -142,8 +143,8 @@ async fn acq_6_sto_5_one_swallowed_call_costs_its_own_caller_at_most() {
     }
 }
 
-/// With every n-th call failing, down to every one, outcomes stay true and in time; and the fewer
-/// fail the more succeeds.
+/// If every n-th call fails, even if every call does, outcomes stay true and in time. The fewer
+/// calls fail, the more succeed.
 #[tokio::test(start_paused = true)]
 async fn sto_5_every_nth_call_may_fail() {
     for fault in [
@@ -180,8 +181,8 @@ async fn sto_5_every_nth_call_may_fail() {
     }
 }
 
-/// Any pair of calls refused or without answer keeps every promise that a single one keeps, but the
-/// silence about it.
+/// Two calls that are refused or get no answer keep every promise that one keeps, except that
+/// callers may notice.
 #[tokio::test(start_paused = true)]
 async fn cmp_2_any_two_faults_keep_outcomes_true() {
     for (first, second) in [
@@ -219,7 +220,7 @@ async fn run_8_each_heartbeat_that_failed_is_reported() {
     assert_eq!((counts.beat_failed, counts.loss_noticed), (3, 0));
 }
 
-/// A failing heartbeat alone is survived as long as one beat in time gets through.
+/// A lease survives failing heartbeats as long as one beat gets through in time.
 #[tokio::test(start_paused = true)]
 async fn run_1_any_few_beats_may_fail() {
     for times in 1..=8 {

@@ -87,11 +87,7 @@ async fn acq_3_a_release_among_waiters_costs_one_more_acquire_each_at_most() {
         let ended = waiter.await.unwrap();
         executed += usize::from(ended.is_executed());
         assert!(ended.value().is_some(), "{ended:?}");
-        assert!(
-            ended.took <= LEASE / 2,
-            "no caller waits to the end of its wait: {:?}",
-            ended.took
-        );
+        assert!(ended.took <= LEASE / 2, "no caller waits until its time limit: {:?}", ended.took);
     }
     assert_eq!((executed, lab.runs()), (1, 2));
     assert!(lab.log.count(Acquire) <= 1 + 50 + 4, "{} acquires", lab.log.count(Acquire));

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::{ANSWER, SCOPE, World, id, of, secret};
 
-/// A sealer that changes nothing, and panics or hangs when it is told to.
+/// A sealer that changes nothing, and panics or hangs on demand.
 #[derive(Debug, Clone, Default)]
 struct Failing {
     hangs: Arc<AtomicBool>,
@@ -114,7 +114,7 @@ async fn seal_2_a_sealer_that_hangs_fails_its_call_in_time() {
     let (answer, after) = run(&engine, "done").await;
     assert_eq!(super::kind(answer), ErrorKind::Unavailable);
     assert_eq!(after, Duration::from_secs(5), "operation-timeout");
-    // In shadow mode the call runs, and waits for less (CTX-6).
+    // In shadow mode, the call runs and waits for a shorter time (CTX-6).
     for key in ["done", "new"] {
         let (answer, after) = run(&watched, key).await;
         assert!(answer.unwrap().is_executed());
@@ -122,7 +122,7 @@ async fn seal_2_a_sealer_that_hangs_fails_its_call_in_time() {
     }
 }
 
-/// A scope that is switched off needs no key. One in shadow mode runs without one.
+/// A scope that is switched off needs no key. A scope in shadow mode runs without one.
 #[tokio::test(start_paused = true)]
 async fn seal_2_scopes_that_guard_nothing_run_without_a_key() {
     let mut config = IdempotencyConfig::default();
@@ -135,7 +135,7 @@ async fn seal_2_scopes_that_guard_nothing_run_without_a_key() {
     };
     world.keys.fail(Some(ErrorKind::Unavailable));
     assert!(run("off").await.is_executed() && run("shadow").await.is_executed());
-    // Keys that are away, or a key that was destroyed, fail no call in shadow mode (CTX-6).
+    // If the keys are unavailable, or a key was destroyed, no call in shadow mode fails (CTX-6).
     let strict = async |key: &str| {
         let ctx = IdempotencyContext::builder("shadow", key).subject("ada").build().unwrap();
         let call = world.engine.call(ctx).completion(CompletionFailurePolicy::Propagate);

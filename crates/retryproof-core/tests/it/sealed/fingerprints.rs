@@ -71,8 +71,8 @@ async fn seal_6_fingerprints_are_compared_in_flight() {
     }
 }
 
-/// An exported tombstone without detail has a hidden fingerprint and nothing that is sealed. An
-/// import hides the fingerprint no second time.
+/// An exported tombstone without detail has a hidden fingerprint, but nothing sealed. An import
+/// does not hide the fingerprint again.
 #[tokio::test(start_paused = true)]
 async fn seal_6_a_hidden_fingerprint_is_not_hidden_again() {
     let world = World::new();

@@ -94,7 +94,7 @@ impl Server {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         panic!(
-            "it does not come up: {}",
+            "it does not start: {}",
             std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
         );
     }

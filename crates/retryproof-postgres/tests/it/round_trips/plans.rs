@@ -15,7 +15,8 @@ use tokio::task::JoinSet;
 
 use crate::support::{DAY, LONG, Stranger, Table, completion, grant, id, replay, request};
 
-/// Rows of the full table. A plan that scans the table reads as many for each call.
+/// The number of rows in the full table. A plan that scans the table reads all of them for each
+/// call.
 const ROWS: i64 = 30_000;
 
 /// Runs every statement of the store once: grants, takeovers, looks, heartbeats, completions alone,
@@ -74,7 +75,7 @@ async fn complete_in(
     Ok(())
 }
 
-/// A completion whose ttl ends at once.
+/// A completion with a ttl that ends at once.
 fn brief() -> Completion {
     Completion::new(completion("brief").value, Duration::from_millis(1), None)
 }

@@ -30,7 +30,7 @@ async fn edit(table: &Table, suffix: &str, edit: impl Fn(&str) -> String) {
     stranger.run(edited).await;
 }
 
-/// Changes the revision, and the meaning of nothing.
+/// Changes only the revision of the function, not what it does.
 async fn revise(table: &Table, suffix: &str, declaration: &str) {
     edit(table, suffix, |current| current.replace("revision CONSTANT integer := 1;", declaration))
         .await;

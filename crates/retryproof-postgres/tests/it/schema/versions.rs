@@ -106,8 +106,8 @@ async fn rec_1_the_shipped_sql_never_lowers_a_version() {
     }
 }
 
-/// A migrator may run the SQL while the service works: no statement waits for open transactions, and
-/// so no later transaction waits behind that statement.
+/// A migrator may run the SQL while the service works: no statement waits for open transactions, so
+/// no later transaction queues behind it.
 #[tokio::test]
 async fn rec_1_the_shipped_sql_runs_again_beside_open_transactions() {
     let table = Table::new().await;
@@ -119,8 +119,8 @@ async fn rec_1_the_shipped_sql_runs_again_beside_open_transactions() {
     writer.run("COMMIT").await;
 }
 
-/// The columns with encoded bytes are stored without compression, also if a restore or a copy of the
-/// table changed them.
+/// Columns with encoded bytes are stored without compression, even after a restore or a copy of the
+/// table has changed this setting.
 #[tokio::test]
 async fn sto_3_the_shipped_sql_sets_the_storage_of_the_byte_columns() {
     let table = Table::new().await;

@@ -70,7 +70,7 @@ async fn rec_3_a_kept_record_is_not_counted_and_is_purged_with_its_bucket() {
         execute(&store, &id("live"), "result").await;
         keep(&mut stranger, &table, "kept", "decode('01','hex')", "1 day").await;
         assert_eq!(store.stats().await.expect("counted").records, 1);
-        assert_eq!(store.purge(10).await.expect("purged"), 0, "its bucket is not over");
+        assert_eq!(store.purge(10).await.expect("purged"), 0, "its bucket has not ended");
         let over = format!("UPDATE \"{}\" SET purge_bucket=1 WHERE state=2", table.name);
         assert_eq!(stranger.run(over).await, 1);
         assert_eq!(store.purge(10).await.expect("purged"), 1);

@@ -19,7 +19,7 @@ pub(crate) struct Server {
     child: Child,
 }
 
-/// Where Debian installs what is not on the path.
+/// The folder of the server programs on Debian, which PATH does not contain.
 fn binaries() -> PathBuf {
     let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let newest = installed
@@ -44,7 +44,7 @@ fn unprivileged(command: &mut Command) -> &mut Command {
 }
 
 impl Server {
-    /// A new server, with its data in a directory that is removed with it.
+    /// A new server; its data are in a directory that is removed with the server.
     pub(crate) async fn start() -> Self {
         let root = std::env::temp_dir().join(format!("retryproof-pg-{}", std::process::id()));
         let root = (0..)
@@ -132,7 +132,7 @@ impl Server {
         }
     }
 
-    /// Ends the server as a crash does. What it wrote to the disk stays.
+    /// Ends the server as a crash does. The data on its disk stay.
     pub(crate) fn kill(&mut self) {
         let pid = self.child.id().to_string();
         // The children of a killed postmaster need a moment to notice. SIGQUIT also ends them,

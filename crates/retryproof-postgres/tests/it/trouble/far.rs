@@ -21,7 +21,7 @@ async fn store(table: &Table) -> (WireProxy, PostgresStore) {
 }
 
 /// Connecting takes four round trips, and the first statement of a connection two. One of the calls
-/// finds the connection open.
+/// finds the connection already open.
 #[tokio::test]
 async fn sto_5_a_dial_outlives_the_call_that_began_it() {
     let table = Table::new().await;

@@ -136,7 +136,7 @@ async fn sto_5_a_server_that_hangs_is_given_up_in_time() {
     assert_eq!(replay(&look, &id).await, "result");
 }
 
-/// Completes a record for which another store waits. Returns how long the waiter took to notice.
+/// Completes a record while another store waits for it. Returns how long the waiter took to notice.
 async fn wakes(store: &PostgresStore, waiter: &Arc<PostgresStore>, key: &str) -> Duration {
     let (told, teller) = (id(key), OwnerId::new());
     let token = grant(store, &told, teller).await.token;

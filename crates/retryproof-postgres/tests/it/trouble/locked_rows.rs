@@ -30,7 +30,8 @@ async fn locked(table: &Table, store: &PostgresStore, key: &str) -> Stranger {
     joined
 }
 
-/// Callers of the record. Each calls again half a second after its answer, while `on` is set.
+/// Starts callers of the record. Each calls again half a second after its answer, while `on` is
+/// set.
 fn callers(
     store: &Arc<PostgresStore>,
     key: &'static str,
@@ -60,7 +61,7 @@ fn callers(
     (tasks, answers)
 }
 
-/// How long acquires of new records take, one after the other.
+/// The times of acquires of new records, one after the other.
 async fn others(store: &PostgresStore, name: &str, count: usize) -> Vec<Duration> {
     let mut took = Vec::new();
     for at in 0..count {
@@ -106,8 +107,11 @@ async fn cmp_7_a_locked_record_does_not_slow_the_callers_of_others() {
         }
     }
     let answers = answers.load(Ordering::SeqCst);
-    assert!(answers >= 5 * CALLERS, "the callers were there: {answers}");
-    assert!(ratios.iter().any(|ratio| *ratio <= 2.0), "times as long beside them: {ratios:?}");
+    assert!(answers >= 5 * CALLERS, "the callers were active: {answers}");
+    assert!(
+        ratios.iter().any(|ratio| *ratio <= 2.0),
+        "times as long beside those callers: {ratios:?}"
+    );
     assert!(tasks.try_join_next().is_none(), "a caller failed");
     tasks.shutdown().await;
     // The row is free as soon as the transaction ends.
@@ -115,7 +119,8 @@ async fn cmp_7_a_locked_record_does_not_slow_the_callers_of_others() {
     assert!(grant(&store, &id("hot"), OwnerId::new()).await.took_over);
 }
 
-/// Counts the statements that wait for a lock at the same time, also if many records are locked.
+/// The store bounds the statements that wait for a lock at the same time, even if many records are
+/// locked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cmp_7_locked_records_have_a_part_of_the_connections() {
     for (url, pooler) in [(postgres(), Pooler::Session), (pgbouncer(), Pooler::Transaction)] {

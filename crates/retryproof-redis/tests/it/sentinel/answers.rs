@@ -103,7 +103,7 @@ async fn keys(server: &Server) -> u64 {
     ask(&mut server.stranger().await, "DBSIZE").await
 }
 
-/// The calls and the waiters of a store never use two primaries at the same time.
+/// A store's calls and waiters never use two primaries at the same time.
 #[tokio::test]
 async fn acq_2_sto_1_a_move_that_another_connection_found_counts_for_all() {
     let (old, new) = (Server::start("").await, Server::start("").await);
@@ -139,12 +139,12 @@ async fn sto_1_a_move_while_the_watch_was_lost_is_followed() {
     while keys(&new).await == 0 {
         grant(&store, &id(&format!("after {at}")), OwnerId::new()).await;
         at += 1;
-        assert!(at < 200, "the old primary, which still answers, is not left");
+        assert!(at < 200, "the store does not leave the old primary, which still answers");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// A sentinel that is cut off from the others, and whose connection breaks again and again.
+/// One sentinel is cut off from the others, and its connection breaks again and again.
 #[tokio::test]
 async fn sto_1_a_sentinel_that_stays_behind_fetches_nobody_back() {
     let (old, new) = (Server::start("").await, Server::start("").await);
@@ -168,7 +168,8 @@ async fn sto_1_a_sentinel_that_stays_behind_fetches_nobody_back() {
         "records at the old and at the new primary"
     );
 
-    // A new store is not led back either, once the other sentinel has led it to the new primary.
+    // A new store does not return to the old primary either, after the other sentinel has led it to
+    // the new one.
     let late = self::store(&[&first, &behind]).await;
     behind.looked(4).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -200,7 +201,7 @@ async fn sto_1_a_dial_to_a_primary_that_has_moved_is_given_up() {
         async move { store.peek(&id("k")).await }
     });
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(!call.is_finished(), "the primary that was named hangs");
+    assert!(!call.is_finished(), "the named primary hangs");
     sentinel.name(&new);
     sentinel.hang_up.notify_waiters();
     let answer = timeout(PATIENCE, call).await.expect("in time").expect("the call ends");

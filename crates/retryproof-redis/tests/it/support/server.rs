@@ -13,10 +13,10 @@ use redis::aio::MultiplexedConnection;
 
 use crate::support::ask;
 
-/// Longer than any server takes to start.
+/// The longest time for a start: longer than any server takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A process on a loopback port, with a directory that is removed with it.
+/// A process on a loopback port; its directory is removed with it.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) port: u16,
@@ -41,14 +41,15 @@ fn free_port() -> u16 {
 }
 
 impl Server {
-    /// Starts a server with `settings`, lines of its configuration, and waits until it answers.
+    /// Starts a server with `settings`, which are lines of its configuration, and waits until it
+    /// answers.
     pub(crate) async fn start(settings: &str) -> Self {
         let mut server = Self::new(settings, false);
         server.run().await;
         server
     }
 
-    /// As [`start`](Self::start), for a sentinel.
+    /// As [`start`](Self::start), but for a sentinel.
     pub(crate) async fn sentinel(settings: &str) -> Self {
         let mut sentinel = Self::new(settings, true);
         // Remove the settings that a sentinel does not accept.
@@ -149,7 +150,7 @@ impl Server {
             .unwrap_or_else(|| panic!("no {name} in INFO"))
     }
 
-    /// Removes its directory, so that the server cannot save.
+    /// Removes the server's directory, so that it cannot save.
     pub(crate) fn lose_disk(&self) {
         std::fs::remove_dir_all(&self.dir).expect("removed");
     }
@@ -183,7 +184,7 @@ impl Drop for Server {
 /// A primary, two replicas and three sentinels.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// The first server was started as the primary.
+    /// The servers; the first one started as the primary.
     pub(crate) servers: Vec<Server>,
     pub(crate) sentinels: Vec<Server>,
 }

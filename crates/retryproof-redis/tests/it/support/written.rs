@@ -10,7 +10,7 @@ use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind};
 
 use super::ask;
 
-/// A connection that the server tells about every write to a key with the prefix.
+/// A connection to which the server reports every write to a key with the prefix.
 pub(crate) struct Written {
     connection: MultiplexedConnection,
     told: Arc<AtomicU64>,
@@ -37,7 +37,7 @@ impl Written {
         Self { connection, told }
     }
 
-    /// The server tells of a write before it answers a later command.
+    /// The server reports a write before it answers a later command.
     pub(crate) async fn count(&self) -> u64 {
         let _: String = ask(&mut self.connection.clone(), "PING").await;
         self.told.load(Ordering::SeqCst)

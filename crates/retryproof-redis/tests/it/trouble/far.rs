@@ -13,7 +13,7 @@ use crate::support::{execute, id, own_prefix, service};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The server for tests, with a delay that a test sets.
+/// The server for tests, with an adjustable delay.
 async fn far() -> (WireProxy, RedisConfig) {
     let url = service("RETRYPROOF_TEST_REDIS", "redis");
     let at: SocketAddr = url.trim_start_matches("redis://").parse().expect("an address");
@@ -22,7 +22,7 @@ async fn far() -> (WireProxy, RedisConfig) {
     (proxy, config)
 }
 
-/// Calls are dropped before a connection can be open, until one of them finds it open.
+/// Each call is dropped before a connection can be open, until one of them finds it open.
 #[tokio::test]
 async fn sto_5_a_dial_outlives_the_calls_that_wait_for_it() {
     let round_trip = Duration::from_millis(100);
@@ -34,10 +34,10 @@ async fn sto_5_a_dial_outlives_the_calls_that_wait_for_it() {
     let reached =
         async { while timeout(round_trip * 3 / 2, store.peek(&id("k"))).await.is_err() {} };
     timeout(PATIENCE, reached).await.expect("a call finds the connection that another began");
-    assert_eq!(proxy.lines() - before, 1, "all of them share one dial");
+    assert_eq!(proxy.lines() - before, 1, "all of them share one connection attempt");
 }
 
-/// A heartbeat of this lease may take 1.92 s, which is less than connecting, with two round trips.
+/// A heartbeat of this lease may take 1.92 s, which is less than the two round trips of connecting.
 /// Connecting and the call together fit into the half of the lease that is left, with some 800 ms
 /// to spare for a busy machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -160,8 +160,8 @@ async fn sto_5_a_call_includes_the_wait_for_a_connection() {
     execute(&store, &id("after"), "x").await;
 }
 
-/// Callers share one attempt to connect while the server is away, so none of them waits for several
-/// attempts.
+/// Callers share one attempt to connect while the server is unavailable, so none of them waits for
+/// several attempts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_many_callers_of_a_silent_server_fail_in_time() {
     let line = Line::new().await;

@@ -64,7 +64,7 @@ async fn sto_5_a_wrong_login_is_named_and_not_shown() {
     is(&error, ErrorKind::Config, "password");
 }
 
-/// Only `Unavailable` is repeated. A completion that is given up would let the work run again.
+/// Only `Unavailable` is repeated. If the engine gave up a completion, the work would run again.
 #[tokio::test]
 async fn cmp_3_a_password_that_changes_under_a_running_store_is_unavailable() {
     let server = Server::start("requirepass right").await;

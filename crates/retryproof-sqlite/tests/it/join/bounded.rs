@@ -107,7 +107,7 @@ async fn cmp_7_a_transactions_time_follows_the_shortest_lease_in_the_file() {
     assert_eq!(most(&source).await, 30 * MS);
     brief.release().await.unwrap();
     sleep(100 * MS).await;
-    assert_eq!(most(&source).await, 1_000 * MS, "what has run out counts no more");
+    assert_eq!(most(&source).await, 1_000 * MS, "an expired lease no longer counts");
 }
 
 /// An action that blocks cannot be dropped, so its result is refused at its end.
@@ -136,8 +136,8 @@ fn cmp_7_a_blocking_action_that_took_too_long_leaves_neither() {
     );
 }
 
-/// SQLite rolls a whole transaction back on some errors. What an action writes afterwards must not
-/// be committed separately.
+/// SQLite rolls a whole transaction back on some errors. The later writes of an action must not be
+/// committed separately.
 #[tokio::test]
 async fn cmp_7_sqlite_an_action_that_goes_on_after_its_transaction_is_gone_leaves_neither() {
     let world = world();

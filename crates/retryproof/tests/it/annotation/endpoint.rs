@@ -50,7 +50,7 @@ struct Order {
     cents: u32,
 }
 
-/// Who calls; refuses strangers.
+/// The caller, from a header; a request without it is refused.
 struct User(String);
 
 impl<S: Sync> FromRequestParts<S> for User {
@@ -97,7 +97,7 @@ async fn send(app: &Router, request: Request<Body>) -> Response<Body> {
     app.clone().oneshot(request).await.expect("no error")
 }
 
-/// Status, whether it was replayed, and the body.
+/// The status, whether it was replayed, and the body.
 async fn answer(app: &Router, request: Request<Body>) -> (u16, bool, String) {
     let response = send(app, request).await;
     let replayed =
@@ -111,8 +111,8 @@ fn paying(app: &App) -> Router {
     Router::new().route("/payments", post(pay)).with_state(app.clone())
 }
 
-/// What is expected of the function is met by the function: it is dead code, and nothing else says
-/// so.
+/// The `expect` stays with the function, which is dead code and the only thing that the compiler
+/// reports.
 #[idempotent(http)]
 #[expect(dead_code, reason = "ANN-1: mounted by the next release")]
 async fn not_mounted_yet(body: String) -> String {
@@ -146,7 +146,7 @@ async fn ann_6_an_extractor_that_refuses_stands_before_a_replay() {
     assert_eq!(answer(&router, order("ada")).await, (201, true, "ada 5 1".to_owned()));
 }
 
-/// The last argument is "the body" only if it reads it.
+/// The last argument counts as "the body" only if it reads the body.
 #[tokio::test]
 async fn ann_6_a_last_argument_without_a_body_stands_before_a_replay_too() {
     let app = App::new();
@@ -193,7 +193,8 @@ async fn ann_1_the_function_itself_stays_in_reach() {
     assert_eq!(answer, (StatusCode::CREATED, "ada 5 1".to_owned()));
 }
 
-/// Known at compile time, and not there where the configured default counts (CTX-3).
+/// The settings are known at compile time; a setting is absent if the configured default applies
+/// (CTX-3).
 const _: () = {
     assert!(matches!(pay::POLICY.ttl(), Some(d) if d.as_secs() == 86_400));
     assert!(matches!(pay::POLICY.lease(), Some(d) if d.as_secs() == 30));
@@ -265,7 +266,7 @@ async fn countdown(countdown: String) -> String {
     if rest == 0 { countdown } else { format!("{countdown} {}", Box::pin(inner(rest)).await) }
 }
 
-/// Inside, the function has its name for itself: an argument or a local variable may have it too.
+/// Inside of the function, its name is free: an argument or a local variable may have it too.
 #[tokio::test]
 async fn ann_1_an_argument_may_have_the_name_of_the_endpoint() {
     assert_eq!(countdown::call("xxx".to_owned()).await, "xxx xx x");
@@ -284,7 +285,7 @@ async fn ann_1_an_endpoint_may_be_local_to_a_function() {
     }
 }
 
-/// Outside of the router, and under another type of state.
+/// The handler is called outside of a router, and with another type of state.
 #[tokio::test]
 async fn ann_3_the_handler_is_guarded_however_it_is_called() {
     let app = App::new();
@@ -299,7 +300,7 @@ async fn ann_3_the_handler_is_guarded_however_it_is_called() {
 }
 
 mod elsewhere {
-    //! Another module, another path of the crate, restricted visibility.
+    //! Uses another module, another path of the crate, and restricted visibility.
 
     pub(super) mod framework {
         pub(in super::super) use ::retryproof;

@@ -34,7 +34,7 @@ impl PayError {
     }
 }
 
-/// Answers as it is told to, and remembers the keys that it was sent.
+/// A payment provider with planned answers, which remembers the keys that it receives.
 #[derive(Default)]
 struct Provider {
     answers: Mutex<Vec<Result<u64, PayError>>>,
@@ -73,7 +73,7 @@ impl Till {
         Ok((charged, lease.attempt() == Attempt::Takeover))
     }
 
-    /// By the lease, which says so before the request is on its way.
+    /// Marks the lease before the request is sent, instead of judging the error.
     #[idempotent(key = order, scope = "careful", lease = "PT9S", wait_timeout = "PT0S")]
     async fn careful(&self, order: String, #[lease] lease: Lease) -> Result<u64, PayError> {
         if order.is_empty() {
@@ -157,7 +157,7 @@ mod blocking {
     }
 }
 
-/// The future stays `Send`, with the lease and the judge of errors in it.
+/// The future stays `Send` although it contains the lease and the function that judges errors.
 #[test]
 fn run_4_ann_1_the_future_is_send() {
     fn send(_: impl Future + Send) {}

@@ -13,7 +13,7 @@ use retryproof::{
 
 use super::{Failure, Runs};
 
-/// What a program keeps its engine in.
+/// The value in which a program keeps its engine.
 struct Context {
     engine: IdempotencyEngine,
     runs: Runs,
@@ -79,7 +79,7 @@ async fn ann_4_id_1_functions_inside_of_two_functions_share_no_record() {
     }
 }
 
-/// Names that the expansion uses itself, a pattern, a generic and lifetimes.
+/// Arguments with names that the expansion uses itself, a pattern, a generic type and lifetimes.
 #[idempotent(key = call, engine = engine, scope = "hygiene")]
 async fn hygiene<'a, T: Display + ?Sized>(
     engine: Arc<IdempotencyEngine>,
@@ -122,7 +122,7 @@ async fn ann_4_functions_of_one_named_scope_share_records() {
     assert_eq!(third(&ctx, 1).await.unwrap(), 2);
 }
 
-/// A generic function has to name its scope, and what it is called with stands in the key.
+/// A generic function has to name its scope, and its key has to contain its type argument.
 #[idempotent(key = format!("{}/{id}", E::NAME), scope = "events.consume", engine = ctx.engine)]
 async fn consume_event<E: Event>(ctx: &Context, id: u64) -> Result<String, Failure> {
     Ok(format!("{} {id} {}", E::NAME, ctx.runs.next()))
@@ -152,7 +152,7 @@ async fn ann_1_id_1_a_generic_function_names_its_scope_and_keys_its_instantiatio
     }
 }
 
-/// It moves what its fingerprint is of.
+/// The function moves the values of its fingerprint.
 #[idempotent(key = id, fingerprint = (amount, &currency), engine = ctx.engine)]
 async fn transfer(ctx: &Context, id: u64, amount: u64, currency: String) -> Result<u32, Failure> {
     drop(currency);
@@ -217,7 +217,7 @@ async fn ann_1_id_3_a_bad_key_is_an_error_before_anything_runs() {
     assert_eq!(ctx.runs.count(), 0);
 }
 
-/// It encodes nothing, so a completion becomes a tombstone (CMP-9).
+/// A codec that encodes nothing, so a completion becomes a tombstone (CMP-9).
 struct Broken;
 
 impl Codec<u32> for Broken {
@@ -273,7 +273,7 @@ async fn ann_5_a_value_of_another_type_is_an_error_and_runs_nothing() {
     assert_eq!(ctx.runs.count(), 1);
 }
 
-/// A key that counts how often it is shown.
+/// A key that counts how often it is formatted.
 struct Counted<'a>(&'a Runs);
 
 impl Display for Counted<'_> {
@@ -304,7 +304,7 @@ async fn run_5_a_call_that_is_never_polled_does_nothing() {
     assert_eq!(charge(&ctx, "acme", 7).await.unwrap(), "acme 7 1");
 }
 
-/// Callers spawn such calls: the future is `Send` where the body's is.
+/// Callers spawn such calls, so the future is `Send` if the body's is.
 #[test]
 fn ann_1_the_future_is_send() {
     fn send(_: impl Future + Send) {}

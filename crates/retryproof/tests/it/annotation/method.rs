@@ -217,7 +217,7 @@ async fn run_5_a_call_that_is_dropped_in_its_body_leaves_the_key_to_the_lease() 
 mod twin {
     use super::{Event, Failure, IdempotencyEngine, Runs, idempotent};
 
-    /// Another type of that name, with a method of that name.
+    /// A second type named `Orders`, with a method of the same name.
     pub(super) struct Orders {
         pub(super) engine: IdempotencyEngine,
         pub(super) runs: Runs,
@@ -262,7 +262,7 @@ async fn ann_4_methods_that_share_their_last_names_share_no_record() {
     );
 }
 
-/// One trait for every kind of event, as dispatchers have it.
+/// One trait for every kind of event, as dispatchers use it.
 trait Handler<E> {
     async fn handle(&self, event: E) -> Result<String, Failure>;
 
@@ -296,7 +296,7 @@ impl Handler<Paid> for Orders {
     }
 }
 
-/// Its parameter is known at the call only.
+/// A handler whose type parameter is known only at the call.
 struct Batch<'a>(&'a Orders);
 
 impl AsRef<IdempotencyEngine> for Batch<'_> {
@@ -317,7 +317,8 @@ impl<T> Handler<Vec<T>> for Batch<'_> {
     }
 }
 
-/// ID-1: else the second handler would be skipped, with the first one's result.
+/// ID-1: with a shared record, the second handler would not run and would return the result of the
+/// first.
 #[tokio::test]
 async fn ann_4_id_1_methods_of_two_traits_on_one_type_share_no_record() {
     let orders = Orders::new();

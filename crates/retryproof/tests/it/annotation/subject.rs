@@ -27,7 +27,7 @@ struct Order {
 }
 
 impl Till {
-    /// It moves the order, whose customer is the subject.
+    /// The method moves the order, whose customer is the subject.
     #[idempotent(key = order.id, subject = order.customer, scope = "charge")]
     async fn charge(&self, order: Order) -> Result<String, Failure> {
         let Order { id, customer } = order;

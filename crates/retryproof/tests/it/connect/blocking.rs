@@ -40,7 +40,7 @@ fn sto_1_a_blocking_engine_is_connected_by_a_url() {
     forget(&url);
 }
 
-/// The connections live in the engine's runtime, and go on after a pause of the caller's.
+/// The connections belong to the engine's runtime, and still work after the caller has paused.
 #[cfg(all(feature = "postgres", feature = "mysql", feature = "redis"))]
 #[test]
 fn sto_1_a_blocking_engine_keeps_the_connections_of_its_store() {
@@ -88,7 +88,10 @@ async fn run_5_inside_a_runtime_the_blocking_form_is_refused() {
         [blocking::connect(&url).expect_err("inside"), blocking::migrate(&url).expect_err("inside")]
     {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        assert!(error.to_string().contains("retryproof::connect"), "it says the way out: {error}");
+        assert!(
+            error.to_string().contains("retryproof::connect"),
+            "it says what to use instead: {error}"
+        );
     }
     assert!(!std::path::Path::new(url.trim_start_matches("sqlite:")).exists(), "nothing was made");
 }

@@ -22,7 +22,7 @@ fn loaded(key: &str, value: &str) -> Result<(), Error> {
 }
 
 struct Parameter {
-    /// The URL up to its value.
+    /// The URL up to the parameter's value.
     url: &'static str,
     key: &'static str,
     takes: &'static [&'static str],

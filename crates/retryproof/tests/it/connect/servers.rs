@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::{configured, refusal, run};
 use retryproof::{ErrorKind, IdempotencyConfig, Outcome};
 
-/// What `cargo xtask services` wrote under this name, or the environment says.
+/// The variable of this name in the environment, or in the file that `cargo xtask services` wrote.
 pub(super) fn variable(name: &str) -> String {
     let written = || {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
@@ -19,12 +19,12 @@ pub(super) fn variable(name: &str) -> String {
     value.unwrap_or_else(|| panic!("no {name} for this test: run `cargo xtask services up`"))
 }
 
-/// Host, port and what follows of a URL.
+/// The part of a URL from the host on.
 fn place(url: &str) -> &str {
     url.rsplit_once('@').or_else(|| url.split_once("://")).expect("a URL").1
 }
 
-/// The server of a URL, without the database.
+/// The URL of the server, without the database.
 fn server(url: &str) -> &str {
     url.rsplit_once('/').expect("a database").0
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use tower::ServiceExt;
 
-/// What the body says decides how it goes.
+/// The body decides how the handler ends.
 #[idempotent(http, scope = "promises", lease = "PT30S", wait_timeout = "PT10S")]
 async fn pay(Json(order): Json<Value>) -> Response {
     sleep(Duration::from_secs(order["takes"].as_u64().unwrap_or_default())).await;
@@ -37,7 +37,7 @@ fn app(store: MemoryStore) -> Router {
     Router::new().route("/payments", post(pay)).with_state(filter)
 }
 
-/// Status, whether replayed, `Retry-After`, body.
+/// The status, whether it was replayed, `Retry-After`, and the body.
 async fn send(app: &Router, order: Value) -> (u16, bool, bool, String) {
     let request = Request::post("/payments")
         .header("idempotency-key", "order-17")
@@ -99,7 +99,7 @@ async fn http_13_a_result_that_was_not_kept_is_409() {
     assert_eq!(
         send(&app, json!({ "ends": "streamed" })).await.3,
         "data: 1\n\n",
-        "its client gets it whole"
+        "its client gets all of it"
     );
     let again = send(&app, json!({ "ends": "streamed" })).await;
     assert_eq!((again.0, again.2), (409, false));

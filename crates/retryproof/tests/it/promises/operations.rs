@@ -19,7 +19,7 @@ use tower::ServiceExt as _;
 use super::{blocks, repository, rows};
 
 const PAGE: &str = include_str!("../../../src/guide/operations.md");
-/// Tables of settings whose defaults the stores have themselves.
+/// Tables of settings whose defaults are in the stores.
 const STORES: [&str; 5] = ["memory", "sqlite", "postgres", "mysql", "redis"];
 
 #[test]
@@ -130,7 +130,8 @@ fn http_11_every_code_is_on_the_page_with_its_status() {
     assert_eq!(codes.len(), 16, "and no other");
 }
 
-/// What the store holds after one request with the key `order-17`: its scope and its key's digits.
+/// The identity that the store holds after one request with the key `order-17`: its scope and the
+/// digits of its key.
 async fn identity_of(filter: IdempotencyFilter, tenant: Option<&'static str>) -> String {
     let scope = Policy::new("s");
     let app = Router::new().route("/", post(|| async { "done" }).layer(filter.guard(scope)));
@@ -146,12 +147,12 @@ async fn identity_of(filter: IdempotencyFilter, tenant: Option<&'static str>) ->
 
 fn heard() -> String {
     let heard = HEARD.lock().unwrap().take();
-    heard.expect("an observer hears of each lease")
+    heard.expect("an observer should be called for each lease")
 }
 
 static HEARD: Mutex<Option<String>> = Mutex::new(None);
 
-/// Keeps the identity as log lines print it.
+/// Keeps the identity in the form of log lines.
 struct Hearing;
 
 impl Observer for Hearing {
@@ -289,7 +290,7 @@ fn every_log_line_is_on_the_page_and_no_other() {
         let line = cell.trim_end_matches(" …").trim_matches('`').trim().trim_end_matches(" …");
         assert!(
             said.iter().any(|said| said == line) || line == "the request is not guarded",
-            "{line:?} is not said anywhere"
+            "{line:?} is not logged anywhere"
         );
     }
 }

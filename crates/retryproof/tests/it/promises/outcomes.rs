@@ -122,7 +122,7 @@ async fn acq_2_acq_12_a_dead_holder_is_taken_over_when_its_lease_is_over() {
         charge(3).await
     });
     assert_eq!(timeout(60 * S, outcome).await.unwrap().unwrap(), Outcome::Executed(3));
-    assert!(died.elapsed() >= 30 * S, "never before the lease is over: {:?}", died.elapsed());
+    assert!(died.elapsed() >= 30 * S, "not before the lease has ended: {:?}", died.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
