@@ -42,7 +42,7 @@ fn cfg_1_bad_arguments_are_told_how_it_is_used() {
     assert!(!output.status.success() && text(&output).contains("usage"), "{output:?}");
 }
 
-/// A folder that goes with the test, and a process that does.
+/// A folder that is removed with the test, and a process that is killed with it.
 struct Place(PathBuf, Option<Child>);
 
 impl Drop for Place {

@@ -11,10 +11,10 @@ use retryproof::{
 };
 use sea_orm::{ConnectionTrait as _, Database, DatabaseConnection, Statement};
 
-/// An adapter, on a pool that has one connection: what a transaction leaves behind on it, the next
-/// one meets.
+/// An adapter, on a pool with one connection: whatever a transaction leaves on the connection, the
+/// next one finds.
 pub(crate) trait Driver: 'static {
-    /// Of the server: `RETRYPROOF_TEST_` and this.
+    /// The server's variable, without its prefix `RETRYPROOF_TEST_`.
     const SERVICE: &'static str;
     type Dialect: Dialect;
     type Tx: OwnedTx<Self::Dialect>;
@@ -22,11 +22,11 @@ pub(crate) trait Driver: 'static {
 
     async fn connect(url: &str) -> Self;
     fn source(&self) -> Self::Source;
-    /// Inside of an open transaction.
+    /// Writes inside of an open transaction.
     async fn write(tx: &mut Self::Tx, sql: &str);
-    /// Outside of any, as the application writes elsewhere.
+    /// Writes outside of any transaction, as the rest of the application does.
     async fn write_alone(&self, sql: &str);
-    /// `complete_in`, in a transaction that the program began and ends.
+    /// Calls `complete_in` in a transaction that the program begins and ends.
     async fn complete_in(
         &self,
         held: HeldLease,
@@ -41,11 +41,11 @@ pub(crate) struct World<D: Driver> {
     pub(crate) driver: D,
     pub(crate) joined: JoinedEngine<D::Tx>,
     table: String,
-    /// Not of the driver under test.
+    /// A connection that does not use the driver under test.
     stranger: DatabaseConnection,
 }
 
-/// What `cargo xtask services` wrote under this name, or the environment says.
+/// The variable of this name in the environment, or in the file that `cargo xtask services` wrote.
 fn url(service: &str) -> String {
     let name = format!("RETRYPROOF_TEST_{service}");
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
@@ -193,7 +193,7 @@ pub(crate) async fn a_dropped_call_leaves_neither_and_its_pool_as_it_was<D: Driv
     };
     tokio::time::timeout(Duration::from_secs(10), renamed).await.expect("the transaction is over");
     world.driver.write_alone(&world.insert("alone")).await;
-    assert_eq!(world.rows().await, 1, "it was a commit, and the dropped one was none");
+    assert_eq!(world.rows().await, 1, "this write is committed, and the dropped one is not");
     // The key was released at once, so this call runs before the lease would have ended.
     let paid =
         tokio::time::timeout(Duration::from_secs(10), world.pay("k")).await.expect("in time");
@@ -222,8 +222,8 @@ pub(crate) async fn complete_in_joins_a_transaction_that_the_program_began<D: Dr
     world.end().await;
 }
 
-/// MariaDB and MySQL end a transaction by themselves, after a deadlock say. Here the action does
-/// it.
+/// MariaDB and MySQL end a transaction by themselves, for example after a deadlock. Here, the
+/// action ends it.
 pub(crate) async fn a_transaction_that_is_gone_is_not_joined<D: Driver>() {
     let world = World::<D>::new().await;
     let (before, after) = (world.insert("before"), world.insert("after"));
@@ -244,7 +244,7 @@ pub(crate) async fn a_transaction_that_is_gone_is_not_joined<D: Driver>() {
     world.end().await;
 }
 
-/// The tests of one adapter, by the names of the functions above.
+/// Defines the tests of one adapter, from the functions above.
 macro_rules! suite {
     ($module:ident, $driver:ty: $($test:ident => $run:ident,)*) => {
         mod $module {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is written twice is the same.
 
-/// The adapters of SeaORM 1 are those of SeaORM 2, but for the words that their first lines name.
+/// The adapters of SeaORM 1 and SeaORM 2 are the same, except for the words that their first lines
+/// name.
 #[test]
 fn the_adapters_of_both_versions_of_sea_orm_differ_in_two_words() {
     let pairs = [
@@ -19,7 +20,7 @@ fn the_adapters_of_both_versions_of_sea_orm_differ_in_two_words() {
     }
 }
 
-/// The snippets of the guide are compiled: each is a part of `src/guide.rs`.
+/// The snippets of the guide are compiled, because each is a part of `src/guide.rs`.
 #[test]
 fn the_snippets_of_the_guide_are_those_that_are_compiled() {
     // Remove all white space, because the code and the guide are wrapped at different widths.

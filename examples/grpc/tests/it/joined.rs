@@ -24,7 +24,7 @@ use tonic::{Code, Extensions, Request, Response, Status};
 
 use crate::world::{NO_WAIT, charge, client, in_time};
 
-/// A file that goes with its test.
+/// A file that is removed with its test.
 struct File(PathBuf);
 
 impl File {
@@ -80,8 +80,8 @@ impl Payments for Book {
         }
     }
 
-    /// As many receipts as the account is long, and an error after them when it ends in a bang;
-    /// "no" is refused at once.
+    /// Sends as many receipts as the account has characters, and an error after them if it ends in
+    /// a `!`; the account "no" is refused at once.
     async fn history(
         &self,
         request: Request<HistoryRequest>,
@@ -152,7 +152,7 @@ impl World {
         self.runs.load(Ordering::SeqCst)
     }
 
-    /// How many receipts come, and the status that ends them.
+    /// Returns how many receipts arrive, and the status that ends them.
     async fn history(&mut self, account: &str) -> (usize, Code) {
         let mut stream = match in_time(self.client.history(account, account)).await {
             Ok(answer) => answer.into_inner(),
@@ -188,7 +188,10 @@ async fn cmp_7_a_call_that_fails_takes_its_writes_back_and_its_status_is_recorde
             in_time(world.client.charge("k", &charge("fails", 7))).await.expect_err("refused");
         assert_eq!((status.code(), status.message()), (Code::Internal, "half done in run 1"));
         assert_eq!(status.metadata().contains_key("idempotent-replayed"), replayed);
-        assert!(world.rows().await.is_empty(), "half-done writes went with the status");
+        assert!(
+            world.rows().await.is_empty(),
+            "the half-done writes were rolled back with the status"
+        );
     }
     assert_eq!(world.runs(), 1);
     for run in [2, 3] {

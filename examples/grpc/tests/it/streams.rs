@@ -59,7 +59,7 @@ async fn http_13_a_stream_of_one_message_or_none_is_an_answer_like_any_other() {
     assert_eq!(service.runs(), 2);
 }
 
-/// Answers each receipt with one of twice the cents, as they come.
+/// Answers each request, as it arrives, with a receipt of twice the cents.
 #[derive(Clone)]
 struct Doubling;
 

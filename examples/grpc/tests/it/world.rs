@@ -22,13 +22,13 @@ use tonic::service::LayerExt as _;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-/// Ends a test that hangs.
+/// The longest time for a step, so that a hanging test ends.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const POLICY: Policy =
     Policy::unnamed().with_lease(Duration::from_secs(30)).with_wait_timeout(PATIENCE);
 
-/// The same, and a duplicate does not wait.
+/// The same policy, but a duplicate does not wait.
 pub(crate) const NO_WAIT: Policy = POLICY.with_wait_timeout(Duration::ZERO);
 
 pub(crate) async fn in_time<T>(future: impl Future<Output = T>) -> T {
@@ -57,12 +57,12 @@ impl Scripted {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// Lets one waiting call go on.
+    /// Lets one waiting call continue.
     pub(crate) fn go_on(&self) {
         self.gate.add_permits(1);
     }
 
-    /// Waits until so many calls have begun.
+    /// Waits until this many calls have begun.
     pub(crate) async fn begun(&self, runs: usize) {
         in_time(async {
             while self.runs() < runs {
@@ -148,7 +148,7 @@ pub(crate) fn charge(account: &str, cents: u64) -> ChargeRequest {
     ChargeRequest { account: account.to_owned(), cents }
 }
 
-/// `google.rpc`, as its definition has it.
+/// `google.rpc.Status`, as it is defined.
 #[derive(Clone, PartialEq, prost::Message)]
 struct RpcStatus {
     #[prost(int32, tag = "1")]
@@ -191,7 +191,7 @@ struct RetryInfo {
     retry_delay: Option<Span>,
 }
 
-/// What the details of a refusal say: its reason, whether to try again, and after how many seconds.
+/// The details of a refusal: its reason, whether to try again, and after how many seconds.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) reason: String,

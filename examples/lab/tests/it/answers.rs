@@ -102,7 +102,7 @@ async fn http_13_streams_large_and_broken_bodies_are_tombstones() {
         match key {
             "sse" => assert!(first.body.ends_with(b"data: six\n\n")),
             "broken" => assert_eq!(first.code(), "response-failed"),
-            _ => assert_eq!(first.body.len(), large, "it reaches its client whole"),
+            _ => assert_eq!(first.body.len(), large, "all of it reaches its client"),
         }
         let again = ask.send(lab.address).await;
         not_replayable(&again);

@@ -19,17 +19,17 @@ use crate::front::{Closed, Front};
 use crate::place::Place;
 use crate::server::Lab;
 
-/// How long a handler runs, in ms, that something is to happen to before it ends, also on a machine
-/// that is busy.
+/// How long a handler runs, in ms, if something has to happen before it ends, even on a busy
+/// machine.
 const LONG: u64 = 3_000;
 
-/// As many attempts as it takes, soon after each other. The time is for a machine that is busy with
-/// something else.
+/// A client that makes as many attempts as it needs, with short pauses. The time limits leave room
+/// for a busy machine.
 fn client() -> ClientWithMiddleware {
     drawing(|| u64::MAX / 2)
 }
 
-/// The same, which draws its pauses from there.
+/// The same, but its pauses are drawn with `bits`.
 fn drawing(bits: impl Fn() -> u64 + Send + Sync + 'static) -> ClientWithMiddleware {
     let middleware = IdempotencyMiddleware::builder()
         .jitter_source(bits)

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-/// No exchange of these tests takes this long.
+/// The longest time for an exchange of these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
@@ -24,8 +24,8 @@ pub(crate) struct Answer {
     pub(crate) trailers: Option<HeaderMap>,
 }
 
-/// What two answers to one key have in common: status, stored header lines in order, body,
-/// trailers.
+/// The parts that two answers to one key have in common: status, stored header lines in order,
+/// body, trailers.
 type Repeated = (StatusCode, Vec<(String, Vec<u8>)>, Bytes, Option<HeaderMap>);
 
 impl Answer {
@@ -42,7 +42,8 @@ impl Answer {
         self.json()["code"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// What a replay repeats: status, body, trailers, and the stored header lines in order.
+    /// The parts that a replay repeats: status, body, trailers, and the stored header lines in
+    /// order.
     pub(crate) fn repeated(&self) -> Repeated {
         let own = [
             "idempotent-replayed",
@@ -64,7 +65,7 @@ impl Answer {
     }
 }
 
-/// A request to be sent, once or often.
+/// A request that can be sent once or repeatedly.
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     method: &'static str,
@@ -115,7 +116,7 @@ impl Ask {
         request.body(Full::new(self.body.clone())).expect("a well-formed request")
     }
 
-    /// Over a fresh HTTP/1.1 connection.
+    /// Sends the request over a new HTTP/1.1 connection.
     pub(crate) async fn send(&self, server: SocketAddr) -> Answer {
         let exchange = async {
             let stream = TcpStream::connect(server).await.expect("the lab listens");
@@ -133,7 +134,7 @@ impl Ask {
         timeout(PATIENCE, exchange).await.expect("an answer in time")
     }
 
-    /// Over a shared h2c connection.
+    /// Sends the request over a shared h2c connection.
     pub(crate) async fn send_h2(&self, server: SocketAddr, connection: &H2) -> Answer {
         let mut sender = connection.clone();
         let exchange = async {
@@ -170,7 +171,7 @@ pub(crate) async fn runs(server: SocketAddr, tag: &str) -> (u64, u64, u64) {
     (get("started"), get("finished"), get("dropped"))
 }
 
-/// Waits, in short looks, until a tag's counts are as wanted.
+/// Polls a tag's counts until they are as wanted.
 pub(crate) async fn until_runs(server: SocketAddr, tag: &str, wanted: (u64, u64, u64)) {
     let mut seen = (0, 0, 0);
     for _ in 0..1_000 {

@@ -12,13 +12,13 @@ use crate::client::{Ask, h2, runs, until_runs};
 use crate::place::{Folder, Place, chosen};
 use crate::server::Lab;
 
-/// What a lab that shares the processor with whatever else runs gets for the herd: how it copes is
-/// asked here, not how fast it is.
+/// The time for all calls of the herd on a machine that does other work too: the test checks that
+/// the lab copes, not how fast it is.
 const UNHURRIED: &str = "[idempotency]\noperation-timeout = 'PT25S'\nscope.'lab.std'.wait = \
      'PT25S'\nscope.'lab.std'.lease = 'PT25S'\n";
 
-/// 1,000 rounds of 100 concurrent duplicates unless `LAB_ROUNDS` says otherwise, 30 keys at a time
-/// in memory and 5 elsewhere.
+/// The rounds of 100 concurrent duplicates: `LAB_ROUNDS`, or 1,000. 30 keys are used at a time in
+/// memory, and 5 on other stores.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_5_http_8_a_hundred_concurrent_duplicates_run_once_and_99_are_replayed() {
     let (place, folder) = (Place::new(), Folder::new());
@@ -71,7 +71,7 @@ async fn http_10_a_zero_wait_answers_in_flight_at_once_with_retry_after() {
     assert_eq!(turned_away.code(), "in-flight");
     assert_eq!(turned_away.json()["retryable"], true);
     let after: u64 = turned_away.headers["retry-after"].to_str().unwrap().parse().unwrap();
-    assert!((1..=5).contains(&after), "the holder's remaining lease, not {after}");
+    assert!((1..=5).contains(&after), "expected the holder's remaining lease, got {after}");
     assert_eq!(turned_away.headers["content-type"], "application/problem+json");
     let first = holder.await.unwrap();
     let replay = ask.send(lab.address).await;

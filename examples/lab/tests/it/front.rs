@@ -11,10 +11,12 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// After how many bytes of answers the line with this number, from 0, is cut; none: never.
+/// After how many bytes of answers the connection with this number, counted from 0, is cut; `None`
+/// for never.
 type Cut = fn(usize) -> Option<usize>;
 
-/// Bound and not listening: the port is ours, and the system refuses connections to it.
+/// The socket is bound but does not listen, so no other process can have the port, and the system
+/// refuses connections to it.
 pub(crate) struct Closed {
     socket: TcpSocket,
     pub(crate) address: SocketAddr,
@@ -55,7 +57,7 @@ impl Front {
         Closed::new().open(lab, cut)
     }
 
-    /// Where lines go that are opened from now on.
+    /// Directs the connections that are opened from now on to `lab`.
     pub(crate) fn turn_to(&self, lab: SocketAddr) {
         self.target.send_replace(lab);
     }
@@ -71,7 +73,7 @@ impl Drop for Front {
     }
 }
 
-/// Until either side closes the line, or as much of the answers has been passed on as may be.
+/// Passes bytes on until either side closes the connection, or the answers have reached the cut.
 async fn pass(mut client: TcpStream, lab: SocketAddr, cut: Option<usize>) {
     let Ok(mut lab) = TcpStream::connect(lab).await else { return };
     let (mut from_client, mut to_client) = client.split();

@@ -8,8 +8,7 @@ use serde_json::json;
 use crate::client::{Ask, h2};
 use crate::server::{Lab, refusal};
 
-/// `run_5`: SIGTERM drains from the moment on at which the lab says that it listens, not a moment
-/// later.
+/// `run_5`: SIGTERM drains the lab from the moment at which it prints its address.
 #[tokio::test]
 async fn run_5_sigterm_right_behind_the_listening_line_is_heard() {
     for _ in 0..12 {
@@ -19,9 +18,9 @@ async fn run_5_sigterm_right_behind_the_listening_line_is_heard() {
     }
 }
 
-/// A handler that hands on another server's answer has that server's framing among its fields. The
-/// guard has put the pieces together, so the framing is made anew, for the first answer as for its
-/// replay (HTTP-6, HTTP-9).
+/// If a handler passes on the response of another server, its fields include that server's framing.
+/// The guard has collected the pieces, so it sets the framing anew, both for the first answer and
+/// for its replay (HTTP-6, HTTP-9).
 #[tokio::test]
 async fn http_9_a_first_answer_is_framed_anew_whatever_the_handler_said_of_its_framing() {
     let lab = Lab::start().await;

@@ -14,7 +14,7 @@ use crate::client::{Ask, runs};
 use crate::place::{Place, url};
 use crate::server::Lab;
 
-/// `url` with its host and port replaced, and the address that stood there.
+/// Returns the server's address in `url`, and a function that puts another address in its place.
 fn through(url: &str) -> (SocketAddr, impl Fn(SocketAddr) -> String + use<>) {
     let (scheme, rest) = url.split_once("://").expect("a URL");
     let (login, place) = rest.rsplit_once('@').map_or(("", rest), |(login, place)| (login, place));
@@ -38,7 +38,8 @@ async fn until_healthy(lab: &Lab, within: Duration) {
     }
 }
 
-/// Twice: a server that stopped, and one that hangs.
+/// The lab recovers from an outage of its store, with a server that stopped and with one that
+/// hangs.
 async fn follows(service: &str) {
     let (server, by) = through(&url(service));
     let proxy = WireProxy::to(server).await.expect("a free port");
@@ -77,7 +78,7 @@ async fn follows(service: &str) {
         }
     }
     proxy.stall(false);
-    // Use a new key. A call for the earlier key may have been on its way during the outage, and may
+    // Use a new key. A call for the earlier key may have been in flight during the outage, and may
     // now hold that key for one lease.
     let new =
         Ask::post("/lab/now").key("last").script(&json!({ "tag": "new" })).send(lab.address).await;

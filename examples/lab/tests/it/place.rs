@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sqlx::Connection as _;
 use sqlx::Executor as _;
 
-/// What `RETRYPROOF_LAB_STORE` may be: `memory`, `sqlite`, or one of these, which
-/// `cargo xtask services` starts.
+/// The values of `RETRYPROOF_LAB_STORE` besides `memory` and `sqlite`; `cargo xtask services`
+/// starts these services.
 pub(crate) const SERVICES: [&str; 5] = ["postgres", "pgbouncer", "mariadb", "redis", "sentinel"];
 
 /// The store that the suite runs on.
@@ -18,13 +18,15 @@ pub(crate) fn chosen() -> String {
     match std::env::var("RETRYPROOF_LAB_STORE") {
         Ok(name) if SERVICES.contains(&&*name) || ["memory", "sqlite"].contains(&&*name) => name,
         Ok(name) => {
-            panic!("RETRYPROOF_LAB_STORE={name}: it is `memory`, `sqlite` or one of {SERVICES:?}")
+            panic!(
+                "RETRYPROOF_LAB_STORE={name}: expected `memory`, `sqlite` or one of {SERVICES:?}"
+            )
         }
         Err(_) => "memory".to_owned(),
     }
 }
 
-/// A variable of `cargo xtask services`: from the environment, else from the file that it wrote.
+/// A variable of `cargo xtask services`, from the environment or from the file that it wrote.
 pub(crate) fn variable(service: &str, suffix: &str) -> String {
     let name = format!("RETRYPROOF_TEST_{}{suffix}", service.to_uppercase());
     let written = || {
@@ -49,7 +51,7 @@ pub(crate) fn with(url: &str, parameter: &str) -> String {
     format!("{url}{joint}{parameter}")
 }
 
-/// A name that no other test has, of this run or another.
+/// A name that no other test uses, in this run or another.
 fn own_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -64,7 +66,7 @@ fn own_name() -> String {
     format!("lab_{}_{number}_{random}", std::process::id())
 }
 
-/// A store of the test's own; the tables that it has in a server go with it.
+/// A store for one test; its tables on a server are dropped with it.
 pub(crate) struct Place {
     pub(crate) url: String,
     rest: Rest,
@@ -82,7 +84,7 @@ impl Place {
         Self::on(&chosen())
     }
 
-    /// One that processes can share: SQLite in the place of memory.
+    /// A store that processes can share: SQLite instead of memory.
     pub(crate) fn shared() -> Self {
         match &*chosen() {
             "memory" => Self::on("sqlite"),
@@ -102,7 +104,7 @@ impl Place {
         }
     }
 
-    /// On a service that is reached by another URL than its own.
+    /// A store on a service that is reached through another URL.
     pub(crate) fn at(service: &str, by: &str) -> Self {
         let (server, name) = (url(service), own_name());
         match service {
@@ -165,7 +167,7 @@ impl Rest {
     }
 }
 
-/// A folder of its own, removed at the end.
+/// A new folder, which is removed at the end.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {

@@ -7,13 +7,13 @@ use crate::server::refusal;
 
 const SECRET: &str = "canary-4711";
 
-/// Exit 1 and one line, which has all of `says`.
+/// Expects exit code 1 and one line, which contains all of `says`.
 async fn refused(store: &str, says: &[&str]) {
     let said = refused_with(1, store, says).await;
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
-/// Exit 2, a line that has all of `says`, and the usage.
+/// Expects exit code 2, a line that contains all of `says`, and the usage.
 async fn misused(store: &str, says: &[&str]) {
     let said = refused_with(2, store, says).await;
     assert!(said.lines().nth(1).is_some_and(|line| line.starts_with("usage: lab")), "{said}");
@@ -32,14 +32,14 @@ async fn refused_with(exit: i32, store: &str, says: &[&str]) -> String {
     said
 }
 
-/// `url` with another login, or with one.
+/// `url` with this login.
 fn login(url: &str, login: &str) -> String {
     let (scheme, rest) = url.split_once("://").expect("a URL");
     let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
     format!("{scheme}://{login}@{place}")
 }
 
-/// `url` with another database.
+/// `url` with this database.
 fn database(url: &str, name: &str) -> String {
     let (server, _) = url.rsplit_once('/').expect("a database");
     format!("{server}/{name}")

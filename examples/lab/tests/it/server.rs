@@ -15,12 +15,12 @@ use crate::place::Place;
 pub(crate) struct Lab {
     child: Child,
     pub(crate) address: SocketAddr,
-    /// Goes after the process that uses it.
+    /// Dropped after the process that uses it.
     place: Option<Place>,
 }
 
 impl Lab {
-    /// On a place of its own, in the store that `RETRYPROOF_LAB_STORE` names, or in memory.
+    /// Starts a lab on a new store, of the kind that `RETRYPROOF_LAB_STORE` names, or in memory.
     pub(crate) async fn start() -> Self {
         let place = Place::new();
         let mut lab = Self::start_on(&place.url).await;
@@ -67,7 +67,7 @@ impl Lab {
     }
 }
 
-/// The web framework of the lab, if it is not the usual one.
+/// The web framework of the lab, if it is not the default one.
 fn framework() -> Option<String> {
     std::env::var("RETRYPROOF_LAB_FRAMEWORK").ok()
 }
@@ -90,7 +90,7 @@ fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// What a lab that does not start says: its exit code and its standard error.
+/// The exit code and the standard error of a lab that does not start.
 pub(crate) async fn refusal(args: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut child =
         command(args, variables).stderr(Stdio::piped()).spawn().expect("the lab starts");

@@ -2,11 +2,12 @@
 //! The same end-to-end suite on every store, and on the other web framework: this binary runs
 //! itself once more for each, with `RETRYPROOF_LAB_STORE` and `RETRYPROOF_LAB_FRAMEWORK` set.
 //!
-//! The run without that variable is the one in memory, with SQLite where processes share a store.
+//! The run without these variables is the one in memory, which uses SQLite if processes share a
+//! store.
 
 use std::process::Command;
 
-/// What a suite leaves out: itself, and what does not depend on the store.
+/// The tests that a suite leaves out: the suites, and tests that do not depend on the store.
 const ELSEWHERE: [&str; 5] = [
     "suites::",
     "outage::",
@@ -14,14 +15,14 @@ const ELSEWHERE: [&str; 5] = [
     "bad_input::cfg_1_sto_1_what_cannot_start_says_why_and_how_it_ends",
     "hostile::id_4_a_refused_store_is_named_without_its_password_wherever_that_stands",
 ];
-/// Of the 1,000 rounds of 100 concurrent duplicates that run in memory: the one test whose length
-/// depends on a number. A suite then takes a third of a minute, most of it spent in waiting for
-/// leases.
+/// The rounds of 100 concurrent duplicates, of which there are 1,000 in memory. Only the length of
+/// that test depends on a number. With this number, a suite takes 20 seconds, most of which it
+/// waits for leases.
 const ROUNDS: usize = 20;
-/// Fewer than this many tests are a filter that went wrong.
+/// If fewer tests than this have passed, the filter is wrong.
 const LEAST: usize = 30;
 
-/// What actix-web cannot do: it has no place for trailers, in a request or in an answer.
+/// The tests that actix-web cannot pass: it supports no trailers, in a request or in an answer.
 const NOT_ON_ACTIX: [&str; 1] = ["answers::http_9_trailers_come_back_over_both_protocols"];
 
 fn suite_on(store: &str) {
@@ -29,7 +30,7 @@ fn suite_on(store: &str) {
 }
 
 fn suite(store: &str, framework: &str, left_out: &[&str]) {
-    let mut suite = Command::new(std::env::current_exe().expect("this binary has a path"));
+    let mut suite = Command::new(std::env::current_exe().expect("this program's path"));
     // The tests mostly wait, so run four at a time.
     suite
         .arg("--test-threads=4")
@@ -46,7 +47,7 @@ fn suite(store: &str, framework: &str, left_out: &[&str]) {
     println!("{passed} tests of {framework} passed on {store}");
 }
 
-/// In memory, and with SQLite where processes share a store.
+/// The suite runs in memory, and with SQLite if processes share a store.
 #[test]
 fn http_17_the_suite_passes_on_actix() {
     suite("memory", "actix", &NOT_ON_ACTIX);

@@ -82,8 +82,8 @@ impl Account {
             given_back: heard.values().map(|heard| heard.given_back).sum(),
             most: most(&|_| true),
             most_in_flight: most(&|sequence| found.contains(sequence)),
-            // Each kill and each cut may cost a message one delivery. Nothing else costs a
-            // delivery, unless too many messages were parked and some were given back.
+            // Each kill and each cut may cause one more delivery of a message. Nothing else causes
+            // another delivery, unless too many messages were parked and some were given back.
             bound: u64::try_from(1 + plan.kills + plan.cuts)?,
         })
     }

@@ -58,7 +58,7 @@ const DEAD: [Dead; 3] = [
     },
 ];
 
-/// Leaves a record as a process that died leaves it: granted, then moved into the past.
+/// Leaves a record as a dead process does: grants it, and then moves it into the past.
 fn leave_behind(database: &Path, dead: &Dead) -> Identity {
     let id = Identity::of(Scope::new(dead.scope).expect("a scope"), dead.key).expect("a key");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -96,8 +96,8 @@ const WITHOUT_VALUES: &str = "
     return body.outerHTML.replace(/read (just now|\\d+ s ago)/, 'read ..');
 ";
 
-/// Checks that docs/admin.png shows the page of today: that neither the page nor its style has
-/// changed since the picture was made. The file beside this one is written with the picture.
+/// Checks that docs/admin.png shows today's page: neither the page nor its style has changed since
+/// the picture was made. A new picture also writes the file beside this one.
 fn assert_pictured(browser: &Browser) {
     let page = browser.run(WITHOUT_VALUES);
     let style = include_str!("../../../../crates/retryproof-admin/src/style.css");

@@ -16,16 +16,16 @@ const BOARD: &str = include_str!("../../../../docs/operate/grafana.json");
 
 /// How long the database is locked, so that calls of the store fail.
 const OUTAGE: Duration = Duration::from_millis(2_500);
-/// From the end of an outage until Prometheus has scraped what it left behind twice.
+/// The time from the end of an outage until Prometheus has scraped its effects twice.
 const TWO_SCRAPES: Duration = Duration::from_millis(2_200);
 
-/// What an outage leaves behind, unless the server is killed before the second scrape.
+/// The series that an outage leaves, unless the server is killed before the second scrape.
 const TROUBLE: [&str; 2] = [
     "sum(rate(idempotency_calls_total{error_type!=\"\"}[5s]))",
     "sum(rate(idempotency_store_operation_duration_seconds_count{error_type!=\"\"}[5s]))",
 ];
 
-/// What the storm does not measure. Queries with these words need not have data.
+/// Events that the storm does not have. Queries with these words need not have data.
 const WITHOUT_EVENTS: [&str; 2] = [
     // This series stays empty, because no charge runs until its first heartbeat. The series has the
     // kind of error as a label, so it does not exist before the first failed heartbeat.
@@ -55,7 +55,7 @@ fn seconds() -> u64 {
     wall_clock_micros() / 1_000_000
 }
 
-/// Holds the database's lock, so that every write waits, and then fails.
+/// Holds the database's lock, so that every write waits and then fails.
 fn lock(database: &Path) {
     let connection = rusqlite::Connection::open(database).expect("the database");
     connection.busy_timeout(Duration::from_secs(30)).expect("a timeout");
@@ -75,8 +75,8 @@ fn has_data(found: &[Series]) -> bool {
     found.iter().flat_map(|series| &series.points).any(|(_, value)| value.is_finite())
 }
 
-/// A query as Grafana sends it, with its variables replaced. The interval is what Grafana computes
-/// for a scrape each second.
+/// A query as Grafana sends it, with its variables replaced. The interval is the one that Grafana
+/// computes for a scrape each second.
 fn query(target: &Value) -> String {
     let query = target["expr"].as_str().expect("a query");
     query
@@ -95,7 +95,7 @@ fn legend(target: &Value, series: &Series) -> String {
     legend
 }
 
-/// A storm with kills, and an outage of its store, so that no panel is empty for lack of events.
+/// The storm has kills, and an outage of its store, so that no panel is empty for lack of events.
 #[test]
 fn run_9_a_real_prometheus_answers_every_query_of_the_board() {
     let (folder, operate) = (Folder::new(), free());

@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use crate::http;
 
-/// For whatever the browser is waited for. A loaded machine takes seconds for what is instant on an
-/// idle one.
+/// The time limit for each wait for the browser. A busy machine can take seconds for what an idle
+/// one does at once.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// It is root in containers, has no graphics there, and has no business on the network. It ends
-/// with its driver, to which it talks by a pipe.
+/// In containers, the browser runs as root and has no graphics; it needs no network. It ends with
+/// its driver, because the two are connected by a pipe.
 const ARGUMENTS: [&str; 12] = [
     "--headless=new",
     "--no-sandbox",
@@ -38,7 +38,7 @@ pub(crate) struct Browser {
 
 impl Browser {
     /// # Panics
-    /// Without a driver: it is not skipped.
+    /// If there is no driver: the test is not skipped.
     pub(crate) fn open() -> Self {
         let url = crate::service("CHROMIUM", "chromium");
         let driver = url.trim_start_matches("http://").trim_end_matches('/');
@@ -74,12 +74,12 @@ impl Browser {
         self.call("POST", "/url", &json!({"url": url}));
     }
 
-    /// The value of a JavaScript function's body.
+    /// Runs the body of a JavaScript function, and returns its value.
     pub(crate) fn run(&self, script: &str) -> Value {
         self.call("POST", "/execute/sync", &json!({"script": script, "args": []}))
     }
 
-    /// Until the expression is true.
+    /// Waits until the expression is true.
     pub(crate) fn wait(&self, what: &str) {
         let began = now();
         while self.run(&format!("return Boolean({what})")) != json!(true) {
@@ -94,25 +94,25 @@ impl Browser {
         reference.expect("a reference to an element").to_owned()
     }
 
-    /// As a person does: scrolled to, visible, covered by nothing.
+    /// Clicks as a person does: the element is scrolled to, visible, and not covered.
     pub(crate) fn click(&self, css: &str) {
         self.call("POST", &format!("/element/{}/click", self.element(css)), &json!({}));
     }
 
-    /// Puts `text` into a field, instead of what stands there.
+    /// Replaces the content of a field with `text`.
     pub(crate) fn fill(&self, css: &str, text: &str) {
         let field = self.element(css);
         self.call("POST", &format!("/element/{field}/clear"), &json!({}));
         self.call("POST", &format!("/element/{field}/value"), &json!({"text": text}));
     }
 
-    /// What a person reads there.
+    /// The text that a person reads there.
     pub(crate) fn text(&self, css: &str) -> String {
         let text = self.call("GET", &format!("/element/{}/text", self.element(css)), &Value::Null);
         text.as_str().unwrap_or_default().to_owned()
     }
 
-    /// What a screen reader calls it.
+    /// The label that a screen reader reads.
     pub(crate) fn label(&self, css: &str) -> String {
         let text = self.call(
             "GET",
@@ -122,7 +122,7 @@ impl Browser {
         text.as_str().unwrap_or_default().to_owned()
     }
 
-    /// The size of the page's window, in pixels of CSS, and the colours that its owner prefers.
+    /// Sets the size of the page's window, in CSS pixels, and the preferred colours.
     pub(crate) fn show_as(&self, width: u32, height: u32, scheme: &str) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
         self.protocol("Emulation.setDeviceMetricsOverride", &size);
@@ -130,18 +130,18 @@ impl Browser {
         self.protocol("Emulation.setEmulatedMedia", &scheme);
     }
 
-    /// What only this browser's own protocol can do.
+    /// Sends a command of this browser's own protocol.
     fn protocol(&self, command: &str, parameters: &Value) {
         self.call("POST", "/goog/cdp/execute", &json!({"cmd": command, "params": parameters}));
     }
 
-    /// Of what is shown, as a PNG.
+    /// A picture of the visible part, as a PNG.
     pub(crate) fn picture(&self) -> Vec<u8> {
         let picture = self.call("GET", "/screenshot", &Value::Null);
         from_base64(picture.as_str().expect("a picture"))
     }
 
-    /// Of the whole page in light colours, without a focus ring, as a PNG.
+    /// A picture of the whole page in light colours, without a focus ring, as a PNG.
     pub(crate) fn picture_of_all(&self, width: u32) -> Vec<u8> {
         self.run("document.activeElement.blur(); scrollTo(0, 0)");
         let height = self.run("return document.documentElement.scrollHeight").as_u64();
@@ -153,8 +153,8 @@ impl Browser {
         picture
     }
 
-    /// What the browser complained of since the last call, besides answers that the page asked for:
-    /// refused ones and cut ones.
+    /// The browser's complaints since the last call, except those about answers that the page
+    /// expects: refused and cut ones.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let log = self.call("POST", "/se/log", &json!({"type": "browser"}));
         let lines = log.as_array().expect("a log").iter();
@@ -183,8 +183,7 @@ fn call(driver: SocketAddr, method: &str, path: &str, body: &Value) -> Result<Va
     }
 }
 
-/// Four letters are three bytes; what is not of the alphabet, padding in the main, stands for
-/// nothing.
+/// Four letters are three bytes; characters outside of the alphabet, such as padding, are skipped.
 fn from_base64(text: &str) -> Vec<u8> {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let (mut bits, mut held, mut bytes) = (0_u32, 0, Vec::with_capacity(text.len() / 4 * 3));

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use crate::browser::{now, pause};
 
-/// For one answer: a driver that starts a browser on a loaded machine takes its time.
+/// The time limit for one answer; a driver that starts a browser on a busy machine is slow.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(90);
 
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// Lines as they came, names in lower case.
+    /// The header lines in their order, with names in lower case.
     headers: Vec<(String, String)>,
     pub(crate) body: String,
 }
@@ -25,7 +25,7 @@ impl Answer {
     }
 }
 
-/// Sends a request and leaves the answer to the caller.
+/// Sends a request, and returns the stream from which the caller reads the answer.
 pub(crate) fn send(
     server: SocketAddr,
     method: &str,
@@ -45,7 +45,7 @@ pub(crate) fn send(
     Ok(BufReader::new(stream))
 }
 
-/// The status and the header lines; the body is what follows.
+/// Reads the status and the header lines; the body follows.
 pub(crate) fn head(stream: &mut BufReader<TcpStream>) -> io::Result<Answer> {
     let lost = || io::Error::new(io::ErrorKind::UnexpectedEof, "no answer");
     let mut lines = Vec::new();
@@ -67,7 +67,7 @@ pub(crate) fn head(stream: &mut BufReader<TcpStream>) -> io::Result<Answer> {
     Ok(Answer { status, headers, body: String::new() })
 }
 
-/// An answer of a known length.
+/// Reads the rest of an answer with a known length.
 pub(crate) fn call(
     server: SocketAddr,
     method: &str,
@@ -83,7 +83,7 @@ pub(crate) fn call(
     Ok(answer)
 }
 
-/// The program as a service, on a database of its own.
+/// The program as a service, on a database for one test.
 pub(crate) struct Service {
     child: Child,
     folder: PathBuf,
@@ -114,7 +114,7 @@ impl Service {
         Self { address, operators, child, folder }
     }
 
-    /// The file of ledger and records.
+    /// The file that contains the ledger and the records.
     pub(crate) fn database(&self) -> PathBuf {
         self.folder.join("payments.db")
     }
@@ -145,7 +145,7 @@ impl Service {
             .collect()
     }
 
-    /// SIGTERM, and how it ended; None when it did not within a minute.
+    /// Sends SIGTERM, and returns how the service ended; None if it did not end within a minute.
     pub(crate) fn stop(&mut self) -> Option<ExitStatus> {
         let kill = format!("kill -TERM {}", self.child.id());
         Command::new("sh").args(["-c", &kill]).status().expect("a shell");
@@ -160,7 +160,7 @@ impl Service {
     }
 }
 
-/// The addresses that a service says at its start.
+/// The addresses that a service prints at its start.
 fn said(child: &mut Child, is_operated: bool) -> (SocketAddr, Option<String>) {
     // Read only the first lines. The rest of the output fits into the pipe, so it does not block
     // the service.

@@ -6,23 +6,23 @@ use std::fmt::Write as _;
 const COLUMNS: usize = 3;
 const WIDTH: f64 = 330.0;
 const HEIGHT: f64 = 190.0;
-/// The part of a panel that has the lines.
+/// The part of a panel that contains the lines.
 const PLOT: (f64, f64, f64, f64) = (48.0, 30.0, 270.0, 92.0);
 const COLOURS: [&str; 8] =
     ["#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d", "#4b5563"];
-/// How many entries the legend of a panel has room for.
+/// How many entries fit into the legend of a panel.
 const ENTRIES: usize = 8;
 
 /// One panel.
 pub(crate) struct Panel {
     pub(crate) title: String,
-    /// As Grafana names it.
+    /// The unit, by Grafana's name.
     pub(crate) unit: String,
     /// Each line's name, and its points: seconds since 1970, and the value.
     pub(crate) lines: Vec<(String, Vec<(f64, f64)>)>,
 }
 
-/// Draws all panels over the same time, from the first point of all to `end`.
+/// Draws all panels over the same time, from the first point in any of them to `end`.
 pub(crate) fn draw(panels: &[Panel], end: f64) -> String {
     let points = panels.iter().flat_map(|panel| &panel.lines).flat_map(|(_, points)| points);
     let time = (points.map(|(time, _)| *time).fold(end - 1.0, f64::min), end);
@@ -107,7 +107,7 @@ fn draw_panel(svg: &mut String, panel: &Panel, (start, end): (f64, f64)) {
     }
 }
 
-/// A value with at most three digits that matter, and its unit.
+/// A value with at most three significant digits, and its unit.
 fn figure(value: f64, unit: &str) -> String {
     let (value, unit) = match unit {
         "s" if value > 0.0 && value < 1.0 => (value * 1_000.0, " ms"),

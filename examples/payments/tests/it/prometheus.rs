@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use crate::browser::{now, pause};
 
-/// How long the server may take to start, and then to scrape what a test waits for.
+/// The time limit for the start of the server, and for what a test waits to be scraped.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// How often it scrapes.
+/// The interval of its scrapes.
 pub(crate) const INTERVAL: &str = "1s";
 
 pub(crate) struct Prometheus {
@@ -32,7 +32,7 @@ impl Prometheus {
     /// Scrapes `target` until it is dropped.
     ///
     /// # Panics
-    /// Without the program: the test is not skipped.
+    /// If the program is missing: the test is not skipped.
     pub(crate) fn scrape(target: SocketAddr, folder: &Path) -> Self {
         let config = format!(
             "global: {{scrape_interval: {INTERVAL}, scrape_timeout: {INTERVAL}}}\n\
@@ -74,7 +74,8 @@ impl Prometheus {
         }
     }
 
-    /// The result of a query from `start` to `end`, in seconds since 1970, a value each second.
+    /// The result of a query from `start` to `end`, in seconds since 1970, with a value for each
+    /// second.
     pub(crate) fn range(&self, query: &str, start: u64, end: u64) -> Vec<Series> {
         self.query("query_range", query, &format!("&start={start}&end={end}&step=1"))
     }
@@ -96,7 +97,7 @@ impl Prometheus {
         results.into_iter().map(series).collect()
     }
 
-    /// By HTTP/1.0, whose answers have no chunks and end with the connection.
+    /// Uses HTTP/1.0, in which answers have no chunks and end with the connection.
     fn get(&self, path: &str) -> io::Result<(u16, String)> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(BOUND))?;
@@ -126,7 +127,7 @@ fn series(mut result: Value) -> Series {
     Series { labels: result["metric"].take(), points }
 }
 
-/// Everything but letters and digits in percent-encoding.
+/// Percent-encodes all characters except letters and digits.
 fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric();
     text.bytes()
@@ -134,7 +135,7 @@ fn escaped(text: &str) -> String {
         .collect()
 }
 
-/// An address that nothing listens on.
+/// An address on which no process listens.
 pub(crate) fn free() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("its address")

@@ -25,7 +25,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// No step of these tests takes this long, in seconds.
+/// The longest time for a step of these tests, in seconds.
 pub(crate) const PATIENCE: u64 = 120;
 
 #[derive(Debug, Clone)]
@@ -33,13 +33,13 @@ pub(crate) struct Charge {
     pub(crate) key: String,
 }
 
-/// What the payments service did.
+/// What the payments service has done, and how it answers.
 #[derive(Clone)]
 struct Ledger {
     charges: Arc<watch::Sender<Vec<Charge>>>,
     asked: Arc<Mutex<Vec<String>>>,
     holding: Arc<watch::Sender<bool>>,
-    /// What something on the way answers in its place.
+    /// The status with which something on the way answers instead.
     astray: Arc<Mutex<Option<StatusCode>>>,
 }
 
@@ -68,7 +68,7 @@ async fn pay(
     Ok((StatusCode::CREATED, Json(json!({ "payment": payment }))))
 }
 
-/// Before the guard: every request counts.
+/// This layer is before the guard, so it counts every request.
 async fn count(State(ledger): State<Ledger>, request: Request, next: Next) -> Response {
     let key = request.headers().get("idempotency-key").and_then(|value| value.to_str().ok());
     ledger.asked.lock().push(key.unwrap_or_default().to_owned());
@@ -116,7 +116,7 @@ impl Payments {
         self.ledger.charges.borrow().clone()
     }
 
-    /// The key of every request that came.
+    /// The key of every request that arrived.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.ledger.asked.lock().clone()
     }
@@ -155,7 +155,7 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    /// That waits for its payments for so many seconds.
+    /// Starts a shop that waits `patience` seconds for its payments.
     pub(crate) async fn start(payments: SocketAddr, folder: &Folder, patience: u64) -> Self {
         let (payments, patience) = (format!("http://{payments}"), patience.to_string());
         let store = format!("sqlite:{}", folder.path().join("shop.db").display());
@@ -203,7 +203,7 @@ impl Customer {
         Self { url: format!("{}/orders", shop.address), patient: with(1_000), hasty: with(1) }
     }
 
-    /// Until there is an answer that is final.
+    /// Repeats the order until an answer is final.
     pub(crate) async fn orders(&self, key: &str, amount: i64) -> Answer {
         Self::send(&self.patient, &self.url, key, amount).await.expect("an answer in the end")
     }

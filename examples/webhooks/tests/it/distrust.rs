@@ -7,14 +7,15 @@ use webhooks::verify::Trusted;
 
 use crate::world::{Receiver, now, paid, secret};
 
-/// The event's id is unused: nothing that came before has left a record, whatever its body was.
+/// Checks that the event's id is unused: no earlier delivery has left a record, whatever its body
+/// was.
 async fn is_unused(receiver: &Receiver, id: &str) {
     let event = paid(id, &format!("order-of-{id}"));
     let delivered = receiver.sender().deliver(&event).await;
     assert!(delivered.taken() && !delivered.replayed, "{delivered:?}");
 }
 
-/// No record of any kind is in the receiver's store.
+/// Checks that the receiver's store has no record of any kind.
 async fn has_no_record(receiver: &Receiver) {
     let books = rusqlite::Connection::open(receiver.folder.path().join("webhooks.db")).unwrap();
     let records: u32 =

@@ -29,12 +29,12 @@ async fn run(command: &mut Command) -> (Option<i32>, String) {
     )
 }
 
-/// What a receiver has logged.
+/// The file with a receiver's log.
 fn log(folder: &Folder) -> PathBuf {
     folder.path().join("receiver.log")
 }
 
-/// A receiver with these variables, and where it takes deliveries.
+/// Starts a receiver with these variables, and returns the URL for its deliveries.
 async fn receiver(folder: &Folder, variables: &[(&str, &str)]) -> (Child, String) {
     let db = folder.path().join("webhooks.db").display().to_string();
     let mut command = webhooks(&["serve", "--listen", "127.0.0.1:0", "--db", &db]);

@@ -22,14 +22,14 @@ use webhooks::sender::Sender;
 use webhooks::signature::Secret;
 use webhooks::verify::{Trusted, verified};
 
-/// No step of these tests takes this long.
+/// The longest time for a step of these tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn secret() -> Secret {
     Secret::new(b"whsec_of_the_tests").expect("long enough")
 }
 
-/// A machine's proxy is not for its own loopback.
+/// Ignores the machine's proxy settings, because the tests call its own loopback address.
 pub(crate) fn client() -> Client {
     Client::builder().no_proxy().build().expect("a client")
 }
@@ -49,7 +49,7 @@ async fn listen(router: Router) -> SocketAddr {
     address
 }
 
-/// The example's receiver, on books of its own.
+/// The example's receiver, with a new database.
 pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
     pub(crate) folder: Folder,
@@ -71,22 +71,22 @@ impl Receiver {
         format!("http://{}/webhooks/payments", self.address)
     }
 
-    /// As often as it takes, soon after each other.
+    /// A sender that repeats deliveries as often as necessary, with short pauses.
     pub(crate) fn sender(&self) -> Sender {
         impatient(self.url())
     }
 
-    /// One delivery, made by hand.
+    /// A delivery that is built by hand.
     pub(crate) fn delivery(&self, body: impl Into<Vec<u8>>) -> RequestBuilder {
         client().post(self.url()).header("content-type", "application/json").body(body.into())
     }
 
-    /// One that is signed.
+    /// A delivery with a signature.
     pub(crate) fn signed(&self, body: &str) -> RequestBuilder {
         self.delivery(body).header("webhook-signature", secret().sign(now(), body.as_bytes()))
     }
 
-    /// The orders in the books.
+    /// The orders in the receiver's database.
     pub(crate) async fn paid(&self) -> Vec<String> {
         let books =
             client().get(format!("http://{}/paid", self.address)).send().await.expect("an answer");
@@ -100,7 +100,8 @@ pub(crate) fn impatient(url: String) -> Sender {
     Sender::new(client(), url, secret()).paced(PATIENCE, vec![Duration::from_millis(20); 3_000])
 }
 
-/// A handler behind the same layer, that tells when it runs, waits for a word, and may fail.
+/// A handler behind the same layer. It reports when it runs, waits until the test opens the gate,
+/// and may fail.
 #[derive(Clone)]
 pub(crate) struct Gate {
     pub(crate) started: Arc<watch::Sender<u32>>,
@@ -131,7 +132,7 @@ async fn gated(
 }
 
 impl Gate {
-    /// Serves one, and says where.
+    /// Serves a gated handler, and returns it with its URL.
     pub(crate) async fn serve(open: bool, failures: u32) -> (Self, String) {
         let gate = Self {
             started: Arc::new(watch::Sender::new(0)),
