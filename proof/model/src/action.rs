@@ -4,14 +4,14 @@
 use crate::slot::Print;
 use crate::state::{Phase, Protocol, Stage, State};
 
-/// What becomes of a call to the store.
+/// What happens to a call to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// It takes effect and is answered.
     Answered,
     /// It takes effect, and the answer is lost.
     Unanswered,
-    /// It does not arrive now; if there is room on the wire, perhaps later.
+    /// It does not arrive now. If no other message is under way, it may arrive later.
     Undelivered,
 }
 
@@ -22,53 +22,54 @@ pub enum Fate {
     reason = "in every variant, the fields are the client, its identity and its fate"
 )]
 pub enum Action {
-    /// The store's clock moves on; sleepers whose time has come wake.
+    /// The store's clock advances; sleepers whose time has come wake up.
     Tick,
     /// A client without a call begins one: its first acquire.
     Begin { client: u8, identity: u8, print: Print, fate: Fate },
-    /// An awake waiter looks (and acquires, if free); an acquire in doubt is repeated with the same
-    /// owner (ACQ-9).
+    /// An awake waiter looks, and acquires if the record is free. An acquire in doubt is repeated
+    /// with the same owner (ACQ-9).
     Ask { client: u8, fate: Fate },
-    /// An acquire that stays in doubt is given up, or its caller is dropped: a release in the
-    /// background (ACQ-9, ACQ-11).
+    /// An acquire that stays in doubt is given up, or its caller is dropped: the key is released in
+    /// the background (ACQ-9, ACQ-11).
     GiveUpAcquire { client: u8, fate: Fate },
-    /// A caller is dropped in its wait, or before its action's first poll: released (RUN-5,
-    /// ACQ-11).
+    /// A caller is dropped during its wait, or before its action's first poll: the key is released
+    /// (RUN-5, ACQ-11).
     Drop { client: u8, fate: Fate },
     /// The action is polled for the first time.
     Start { client: u8 },
     /// A beat extends the lease (RUN-1).
     Beat { client: u8, fate: Fate },
-    /// `max-hold`: beats end, the action goes on (RUN-6).
+    /// `max-hold` is reached: beats end, but the action continues (RUN-6).
     StopBeats { client: u8 },
     /// The action returns; beats end (RUN-3).
     Return { client: u8, tombstone: bool },
-    /// The action fails: released (RUN-4).
+    /// The action fails, and the key is released (RUN-4).
     Fail { client: u8, fate: Fate },
-    /// Dropped during the action, or `Hold`: no beat, no release, the lease runs out (RUN-5,
-    /// HTTP-7).
+    /// The caller is dropped during the action, or holds its key: no beat and no release follow,
+    /// and the lease ends by time (RUN-5, HTTP-7).
     Abandon { client: u8 },
     /// The completion is sent, or repeated with the same owner (CMP-3).
     Complete { client: u8, fate: Fate },
-    /// A completion in doubt is answered by the policy; it goes on in the background (CMP-3,
-    /// CMP-4).
+    /// The policy answers the caller of a completion in doubt, which continues in the background
+    /// (CMP-3, CMP-4).
     GiveUp { client: u8 },
     /// The message under way arrives.
     Deliver,
-    /// The wake-up meant for one goes to this sleeper (ACQ-3).
+    /// This sleeper gets the wake-up that is meant for one of several (ACQ-3).
     Wake { client: u8 },
     /// The client's process dies.
     Crash { client: u8 },
-    /// The store drops the identity's record if its time is over (STO-4).
+    /// The store drops the identity's expired record (STO-4).
     Purge { identity: u8 },
-    /// A deaf waiter falls asleep: only with a lost wake-up planted.
+    /// A waiter that missed the change falls asleep: only with a planted lost wake-up.
     Sleep { client: u8 },
-    /// A free record that was read is written: only with get-then-set planted.
+    /// A record that was read as free is written: only with planted get-then-set.
     Claim { client: u8 },
 }
 
 impl Protocol {
-    /// Collects what may happen in `state`. A superset: [`step`](Self::step) decides.
+    /// Collects the actions that may be possible in `state`. The list may contain impossible ones;
+    /// [`step`](Self::step) decides.
     pub fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         use Fate::{Answered, Unanswered, Undelivered};
         if !state.wrong.is_empty() {

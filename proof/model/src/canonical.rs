@@ -2,16 +2,17 @@
 //! States that differ in names alone are one: clients have no order, owners no number, what is past
 //! no date.
 //!
-//! Sound because a transition compares owners only for equality, tokens only by order, times only
-//! with now, and reads nothing of a call that has ended; `tests/it/names.rs` checks it state by
-//! state. The clock is part of it: without a bound on time, the states are still finitely many.
-//! Four clients in all orders are 24 states, here one.
+//! This is sound because a transition compares owners only for equality, tokens only by order and
+//! times only with the present, and reads nothing of a call that has ended; `tests/it/names.rs`
+//! checks it state by state. The clock is part of this: although time has no bound, the number of
+//! states is finite. Four clients have 24 orders, which are one state here.
 
 use crate::defect::Defect;
 use crate::slot::{NEVER, Owner, Record, Tick, Token, Value};
 use crate::state::{CLIENTS, IDENTITIES, Message, Phase, Protocol, Stage, State};
 
-/// Clients, and for each identity the record, the holder and the accepted value; and the wire.
+/// How many owners a state can mention: those of the clients, of each identity's record, holder and
+/// accepted value, and of the message under way.
 const MENTIONS: usize = CLIENTS + 3 * IDENTITIES + 1;
 
 impl State {
@@ -92,7 +93,7 @@ impl State {
         }
     }
 
-    /// The tokens of one identity: they are never compared with another's.
+    /// The tokens of one identity, which are never compared with those of another.
     fn each_token(&mut self, identity: usize, mut see: impl FnMut(&mut Token)) {
         see(&mut self.slots[identity].last);
         if let Record::InProgress(held) = &mut self.slots[identity].record {
@@ -117,7 +118,7 @@ impl State {
 }
 
 impl Protocol {
-    /// The one state that stands for all that differ from `state` in names alone.
+    /// The state that represents all states that differ from `state` only in names.
     #[must_use]
     pub fn canonical(&self, state: &State) -> State {
         let mut s = *state;

@@ -5,74 +5,74 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Defect {
-    /// Store: a completion is accepted whichever owner holds the lease.
+    /// Store: a completion is accepted even if another owner holds the lease.
     NoOwnerCheck,
-    /// Store: a beat of any owner moves the end of the lease.
+    /// Store: a beat of any owner extends the lease.
     BeatAnyOwner,
     /// Store: a lease is taken over one tick before its end.
     EarlyTakeover,
     /// Client: reads that the record is free, then writes its lease without looking again.
     GetThenSet,
-    /// Store: a release deletes whatever stands there.
+    /// Store: a release deletes the record, whatever its state and owner.
     ReleaseAnyOwner,
     /// Store: an extension puts a finished or absent record back in progress.
     ExtendRevives,
     /// Store: a completion replaces another owner's COMPLETE record.
     CompleteOverwrites,
-    /// Store: expiry is judged by the caller's clock.
+    /// Store: the caller's clock decides whether a lease is over.
     ClientClock,
-    /// Client: a waiter whose time is over says "in flight" without a last look.
+    /// Client: a waiter whose wait is over answers "in flight" without a last look.
     WaiterBlind,
     /// Client: runs the action and compares fingerprints afterwards.
     MismatchAfterRun,
     /// Client: never compares fingerprints.
     PrintIgnored,
-    /// Client: two identities meet in one record.
+    /// Client: two identities share one record.
     IdentitiesMerged,
-    /// Client: beats go on after the action's end.
+    /// Client: beats continue after the action's end.
     BeatsGoOn,
-    /// Client: answers before its completion was sent.
+    /// Client: answers before it has sent its completion.
     AckBeforeCompletion,
     /// Client: looks, then subscribes, then sleeps.
     WakeLost,
-    /// Client: a dropped waiter keeps the wake-up that was meant for one of several.
+    /// Client: a dropped waiter does not pass on the wake-up that was meant for one of several.
     WakeKept,
     /// Client: a refused caller takes that wake-up, finds the record free and leaves.
     WakeSpent,
     /// Client: sleeps until it is woken, without a time limit.
     SleepForever,
-    /// Client: the deadline is not looked at when the holder is still busy.
+    /// Client: does not check its deadline if the holder is still busy.
     DeadlineIgnored,
     /// Client: completes although the action failed.
     FailureCompletes,
-    /// Client: releases when its completion stays in doubt.
+    /// Client: releases if its completion stays in doubt.
     DoubtReleases,
-    /// Client: waits for the answer of its completion and nothing else, for ever.
+    /// Client: waits only for the answer to its completion, without a limit.
     DoubtHangs,
     /// Store: refuses the recorded owner once its lease is over.
     FencedByTime,
-    /// Store: completing twice with the same owner is refused.
+    /// Store: a second completion by the same owner is refused.
     RepeatRefused,
     /// Store: the ttl runs from the acquire.
     TtlFromAcquire,
-    /// Store: tokens start again once the record is gone.
+    /// Store: tokens restart after the record has been deleted.
     TokenRestarts,
-    /// Store: the same owner asking again gets another token.
+    /// Store: a repeated acquire of the same owner gets another token.
     TokenRedrawn,
     /// Store: purge takes an unfinished record as soon as its lease is over.
     PurgeEager,
     /// Store: a takeover is reported as a first grant.
     TakeoverUntold,
-    /// Store: a takeover whose answer was lost is reported as a first grant when it is asked for
-    /// again.
+    /// Store: a takeover whose answer was lost is reported as a first grant when the acquire is
+    /// repeated.
     TakeoverForgotten,
-    /// Store: a result past its ttl is still replayed until purge takes it.
+    /// Store: a result is replayed after its ttl until a purge removes it.
     ReplaysExpired,
     /// Store: a result counts as absent one tick before its ttl is over.
     ForgetsEarly,
 }
 
-/// All of them.
+/// All defects.
 pub const DEFECTS: [Defect; 32] = [
     Defect::NoOwnerCheck,
     Defect::BeatAnyOwner,

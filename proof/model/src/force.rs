@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What an operator may do to a record (OPS-3, OPS-4): [`Slot::force`].
 //!
-//! The protocol's transition function does not use it. The oracle of kill tests does.
+//! The protocol's transition function does not use it; the oracle of the kill tests does.
 
 use crate::slot::{Done, Owner, Record, Slot, Tick, Token, Value};
 
@@ -36,29 +36,29 @@ pub enum Verb {
     Erase,
 }
 
-/// What the store answers.
+/// The store's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forced {
-    /// The record was changed, or this very request has changed it before.
+    /// The record was changed, now or by an earlier attempt of the same request.
     Applied,
     /// The lease runs.
     Live {
-        /// How long still.
+        /// The remaining time of the lease.
         remaining: Tick,
     },
     /// In progress, and the lease is over.
     Unfinished,
     /// Complete.
     Finished,
-    /// Granted again since.
+    /// The key was granted again since the operator looked.
     AnotherToken(Token),
     /// No record.
     Absent,
 }
 
 impl Slot {
-    /// What `force` at `now` leaves and answers, in one atomic step. A record past its time is
-    /// still there, until a purge takes it.
+    /// Returns the state that `force` at `now` leaves, and its answer, in one atomic step. An
+    /// expired record still exists until a purge removes it.
     #[must_use]
     pub fn force(self, now: Tick, force: Force) -> (Self, Forced) {
         let ends = matches!(force.verb, Verb::Release | Verb::Resolve { .. });

@@ -4,24 +4,25 @@
 //!
 //! Nothing here names the public API, does I/O or depends on another crate. Two layers:
 //!
-//! - [`Slot::step`] is one identity's record under the six calls of a store: what each call answers
-//!   and leaves behind. A property test of a real store plays the same calls on both and compares
-//!   ([`Slot::allowed`]). [`Slot::force`] is what an operator may do to it.
-//! - [`Protocol::step`] is the whole protocol over it: clients that acquire, wait, beat, complete,
-//!   fail, are dropped and crash, a clock, lost answers and late messages. `tests/it` walks all of
-//!   its states with stateright and judges them by [`WRONGS`] (never), [`SIGHTS`] (reachable, or
-//!   the model shows nothing) and [`State::settled`] (in the end).
+//! - [`Slot::step`] applies one of the six calls of a store to one identity's record, and returns
+//!   the new record and the answer. A property test of a real store makes the same calls on both
+//!   and compares the answers ([`Slot::allowed`]). [`Slot::force`] applies an operator's
+//!   intervention.
+//! - [`Protocol::step`] adds the rest of the protocol: clients that acquire, wait, beat, complete,
+//!   fail, are dropped and crash, a clock, lost answers and late messages. `tests/it` visits all of
+//!   its states with stateright and checks them against [`WRONGS`] (never), [`SIGHTS`] (reachable,
+//!   or the model shows nothing) and [`State::settled`] (in the end).
 //!
-//! What is right is decided by [`Truth`], a history kept beside the record and never read by a
-//! transition. A [`Defect`] plants one bug; a checker that cannot find it would not find ours.
+//! [`Truth`] decides what is right: it is a history beside the record, and no transition reads it.
+//! A [`Defect`] plants one bug; a checker that cannot find that bug would not find ours.
 //!
-//! Abstractions, which limit what a green run proves: a store call is one atomic step; a lost
-//! message arrives at most once, late, and one is under way at a time; clients are not scheduled
-//! fairly (that is how a pause is modelled), so no promise on timing beyond deadlines is checked
-//! (RUN-1 is not); leases, ttls and waits have one length each; a joined transaction (CMP-7) and a
-//! failover that loses writes are not in it.
+//! These abstractions limit what a green run proves: a store call is one atomic step; a lost
+//! message arrives at most once, late, and only one is under way at a time; clients are not
+//! scheduled fairly (this models pauses), so no promise on timing is checked except deadlines
+//! (RUN-1 is not); leases, ttls and waits have one length each; joined transactions (CMP-7) and a
+//! fail-over that loses writes are left out.
 //!
-//! Record against an oracle:
+//! The record as an oracle:
 //!
 //! ```
 //! use model::{Answer, Fenced, Op, Owner, Slot, Value};

@@ -19,13 +19,13 @@ macro_rules! named {
         pub const $all: [$kind; $count] = [$($kind::$item,)*];
 
         impl $kind {
-            /// In words, with the ids.
+            /// The property in words, with the ids of its rules.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $($kind::$item => $name,)* }
             }
 
-            /// It, if `fine` is false.
+            /// This property if `fine` is false, otherwise none.
             #[must_use]
             pub fn unless(self, fine: bool) -> $set {
                 if fine { $set::default() } else { self.into() }
@@ -37,19 +37,19 @@ macro_rules! named {
         pub struct $set(pub u32);
 
         impl $set {
-            /// Whether it is none.
+            /// Whether the set is empty.
             #[must_use]
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
             }
 
-            /// Whether it holds `one`.
+            /// Whether the set contains `one`.
             #[must_use]
             pub const fn has(self, one: $kind) -> bool {
                 self.0 & (1 << one as u32) != 0
             }
 
-            /// What is in it, in the order of the list.
+            /// The members of the set, in the order of the list.
             pub fn iter(self) -> impl Iterator<Item = $kind> {
                 $all.into_iter().filter(move |&one| self.has(one))
             }
@@ -79,9 +79,9 @@ macro_rules! named {
 named! {
     /// A thing that must never be.
     Wrong,
-    /// Some of [`WRONGS`].
+    /// A set of [`WRONGS`].
     Wrongs,
-    /// Each is an `always` property: it is not so in any state.
+    /// All of them. Each is an `always` property: it is violated in no state.
     WRONGS[22]:
     TookOverEarly = "S1 S2 ACQ-2 ACQ-7: only one owner takes over a lease, when it has ended by \
         the store's clock",
@@ -119,11 +119,11 @@ named! {
 }
 
 named! {
-    /// A thing that must be reachable, else a green run says nothing.
+    /// A thing that must be reachable; otherwise a green run proves nothing.
     Sight,
-    /// Some of [`SIGHTS`].
+    /// A set of [`SIGHTS`].
     Sights,
-    /// Each is a `sometimes` property: some step shows it.
+    /// All of them. Each is a `sometimes` property: some step shows it.
     SIGHTS[25]:
     Takeover = "ACQ-2 ACQ-12: an expired lease is taken over",
     TakeoverInWait = "ACQ-2: a waiter takes over during its wait",

@@ -6,7 +6,7 @@ use crate::defect::Defect;
 /// The store's clock (ACQ-7), in units of the caller's choice.
 pub type Tick = u16;
 
-/// A time that does not come.
+/// A time that never comes.
 pub(crate) const NEVER: Tick = Tick::MAX;
 
 /// The id that a client makes before its acquire (ACQ-9). 0 stands for no owner.
@@ -15,45 +15,46 @@ pub struct Owner(pub u16);
 
 /// A fencing token (ACQ-10). 0 comes before the first grant.
 ///
-/// This one counts grants; a real store draws larger numbers, so compare order and equality, not
+/// Here it counts grants; a real store draws larger numbers, so compare order and equality, not
 /// values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Token(pub u16);
 
-/// What a caller sent, as a fingerprint (FP-1).
+/// The caller's request, as a fingerprint (FP-1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Print(pub u16);
 
-/// What a completion stores.
+/// The value that a completion stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Value {
-    /// A result, by a number that stands for its bytes.
+    /// A result; the number represents its bytes.
     Result(u16),
-    /// Done, but not to be replayed (CMP-9).
+    /// The work is done, but cannot be replayed (CMP-9).
     Tombstone,
 }
 
 /// An IN_PROGRESS record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Held {
-    /// Who holds the lease.
+    /// The owner that holds the lease.
     pub owner: Owner,
     /// Its fencing token.
     pub token: Token,
-    /// When the lease is over: from this tick on, not before.
+    /// When the lease ends: at this tick, not before.
     pub expires: Tick,
-    /// The end of the ttl counted from the acquire: purge may not take the record before (STO-4).
+    /// The end of the ttl counted from the acquire: a purge may not remove the record before
+    /// (STO-4).
     pub keep_until: Tick,
     /// The holder's fingerprint.
     pub print: Option<Print>,
-    /// Whether it was granted as a takeover, for an owner that asks again (ACQ-12).
+    /// Whether the lease was granted as a takeover, for an owner that repeats its acquire (ACQ-12).
     pub took_over: bool,
 }
 
 /// A COMPLETE record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Done {
-    /// Who completed it (CMP-3).
+    /// The owner that completed it (CMP-3).
     pub owner: Owner,
     /// The result.
     pub value: Value,
@@ -69,7 +70,7 @@ pub enum Record {
     /// No record.
     #[default]
     Absent,
-    /// A holder is at work, or was when its lease ran out.
+    /// A holder is at work, or was when its lease ended.
     InProgress(Held),
     /// The work is done.
     Complete(Done),
@@ -78,20 +79,20 @@ pub enum Record {
 /// A store call for one identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    /// Grants a lease or says why not.
+    /// Grants a lease, or says why not.
     Acquire {
         /// Who asks.
         owner: Owner,
         /// The length of the lease.
         lease: Tick,
-        /// How long an unfinished record is kept from purge, from now.
+        /// For how long, from now, a purge keeps the unfinished record.
         ttl: Tick,
         /// The caller's fingerprint.
         print: Option<Print>,
     },
-    /// Reads where the record stands.
+    /// Reads the state of the record.
     Look,
-    /// Moves the end of the lease (RUN-1).
+    /// Extends the lease (RUN-1).
     Extend {
         /// Whose lease.
         owner: Owner,
@@ -104,7 +105,7 @@ pub enum Op {
         owner: Owner,
         /// The result.
         value: Value,
-        /// How long it is kept, from now.
+        /// For how long, from now, the result is kept.
         ttl: Tick,
     },
     /// Deletes the record of an action that failed (RUN-4).
@@ -112,48 +113,49 @@ pub enum Op {
         /// Whose lease.
         owner: Owner,
     },
-    /// Removes the record if its time is over (STO-4).
+    /// Removes the record if it has expired (STO-4).
     Purge,
 }
 
 /// The answer to a call that is fenced by owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fenced {
-    /// It took effect now.
+    /// The call took effect now.
     Done,
-    /// The same owner did it before, or there is nothing to release.
+    /// The same owner's earlier call took effect, or there is nothing to release.
     AlreadyDone,
     /// The record is not the caller's.
     Lost,
 }
 
-/// What a call answers.
+/// The answer to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Acquire: the lease is the caller's.
+    /// Acquire: the caller gets the lease.
     Granted {
-        /// Greater than all before (ACQ-10), or the same owner's own again (ACQ-9).
+        /// Greater than all earlier tokens (ACQ-10), or the token that the same owner already had
+        /// (ACQ-9).
         token: Token,
         /// Whether another owner's expired lease was taken over (ACQ-12).
         took_over: bool,
     },
-    /// Acquire, look: another owner's lease runs.
+    /// Acquire or look: another owner's lease runs.
     Busy {
-        /// How long still.
+        /// The remaining time of the lease.
         remaining: Tick,
         /// The holder's token.
         token: Token,
     },
-    /// Acquire, look: the work is done.
+    /// Acquire or look: the work is done.
     Complete {
-        /// The result, to be opened only after `print` was judged (FP-2).
+        /// The result, which may be opened only after `print` was compared (FP-2).
         value: Value,
         /// The fingerprint stored with it.
         print: Option<Print>,
     },
-    /// Look: no record, or one past its time.
+    /// Look: there is no record, or an expired one.
     Absent,
-    /// Extend, complete, release.
+    /// The answer to an extend, a complete or a release.
     Fenced(Fenced),
     /// Purge: whether it removed the record.
     Purged(bool),
@@ -169,24 +171,24 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// What `op` at `now` leaves and answers. One atomic step; expiry is judged by `now` alone
-    /// (ACQ-7).
+    /// Returns the state that `op` at `now` leaves, and its answer. This is one atomic step; only
+    /// `now` decides what has expired (ACQ-7).
     #[must_use]
     pub fn step(self, now: Tick, op: Op) -> (Self, Answer) {
         self.step_with(now, op, None)
     }
 
-    /// All that a right store may do with `op` at `now`: [`step`](Self::step), and the same after a
-    /// purge if a purge is due, since a store may reclaim behind its callers' backs. A property
-    /// test goes on with the one whose answer the store gave.
+    /// All that a correct store may do with `op` at `now`: [`step`](Self::step), and the same after
+    /// a purge if a purge is due, because a store may drop expired records at any time. A property
+    /// test continues with the one whose answer matches the store's.
     pub fn allowed(self, now: Tick, op: Op) -> impl Iterator<Item = (Self, Answer)> {
         let (purged, due) = self.step(now, Op::Purge);
         let after_purge = (due == Answer::Purged(true)).then(|| purged.step(now, op));
         std::iter::once(self.step(now, op)).chain(after_purge)
     }
 
-    /// Whether a waiter that saw the token `seen` may go (on) sleeping at `now`: that holder's
-    /// lease runs. Else it looks (ACQ-4).
+    /// Whether a waiter that saw the token `seen` may sleep, or continue to sleep, at `now`: the
+    /// lease with that token runs. Otherwise it looks (ACQ-4).
     #[must_use]
     pub fn may_sleep(self, now: Tick, seen: Token) -> bool {
         matches!(self.record, Record::InProgress(held) if held.token == seen && now < held.expires)
@@ -246,8 +248,8 @@ impl Slot {
         )
     }
 
-    /// Writes a lease whatever stands there: the second half of an acquire, alone only in
-    /// [`Defect::GetThenSet`].
+    /// Writes a lease without reading the record: the second half of an acquire, which happens
+    /// separately only with [`Defect::GetThenSet`].
     pub(crate) fn hold(
         self,
         now: Tick,

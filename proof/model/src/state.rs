@@ -7,23 +7,23 @@ use crate::property::Wrongs;
 use crate::slot::{Owner, Print, Slot, Tick};
 use crate::truth::Truth;
 
-/// The most clients a state holds; those beyond [`Bounds::clients`] are dead from the start.
+/// The most clients of a state; those beyond [`Bounds::clients`] are dead from the start.
 pub const CLIENTS: usize = 4;
 
-/// The most identities a state holds.
+/// The most identities of a state.
 pub const IDENTITIES: usize = 2;
 
-/// Who is woken by a release (ACQ-3).
+/// Which waiters a release wakes (ACQ-3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Wakeup {
-    /// Every waiter: clients of different processes, each with its own wait on the store.
+    /// Every waiter, if clients belong to different processes, each with its own wait on the store.
     Every,
-    /// One of them, whichever: clients of one process that share a flight (ACQ-5). No client
-    /// crashes alone.
+    /// Any one of them, if the clients of one process share a wait (ACQ-5). No client crashes
+    /// alone.
     One,
 }
 
-/// How large a world is walked.
+/// The bounds of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// At most [`CLIENTS`].
@@ -36,21 +36,20 @@ pub struct Bounds {
     pub ttl: Tick,
     /// How long a duplicate waits.
     pub wait: Tick,
-    /// Who is woken by a release.
+    /// Which waiters a release wakes.
     pub wakeup: Wakeup,
-    /// By how much the first client's clock is ahead of the store's (S14); nothing may depend on
-    /// it.
+    /// How far the first client's clock is ahead of the store's (S14); nothing may depend on it.
     pub skew: Tick,
-    /// Whether an acquire that got lost may still arrive, after its owner asked again, was answered
-    /// or gave up.
+    /// Whether a lost acquire may still arrive after its owner has repeated it, got an answer, or
+    /// given up.
     pub late_acquires: bool,
-    /// What may happen how often.
+    /// How often each kind of event may happen.
     pub budget: Budget,
 }
 
 impl Bounds {
-    /// Lease 2, ttl 3, wait 2: the smallest lengths at which a lease can run out during a wait,
-    /// before a result's ttl does. Budgets and clock are for a run of seconds.
+    /// Lease 2, ttl 3, wait 2: the smallest lengths with which a lease can end during a wait and
+    /// before a result's ttl. The budgets are for a run of some seconds.
     #[must_use]
     pub fn new(clients: u8) -> Self {
         Self {
@@ -67,16 +66,16 @@ impl Bounds {
     }
 }
 
-/// What may still happen.
+/// How often each kind of event may still happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Budget {
-    /// Calls, each with an owner of its own.
+    /// Calls, each with a new owner.
     pub calls: u8,
-    /// Calls among them with another fingerprint.
+    /// Calls, among those above, with another fingerprint.
     pub strangers: u8,
     /// Actions whose value cannot be stored.
     pub tombstones: u8,
-    /// Crashes of a client, for good.
+    /// Crashes of clients, which do not restart.
     pub crashes: u8,
     /// Messages or answers that get lost.
     pub losses: u8,
@@ -87,89 +86,90 @@ pub struct Budget {
 pub enum Outcome {
     /// The action ran and returned.
     Executed {
-        /// Whether the result is known to be stored (CMP-4).
+        /// Whether the client knows that the result is stored (CMP-4).
         recorded: bool,
     },
     /// The stored result of another run.
     Replayed,
-    /// There is a tombstone.
+    /// The record is a tombstone.
     NotReplayable,
-    /// The holder outlasted the wait.
+    /// The holder was still at work at the end of the wait.
     InFlight,
     /// The stored result belongs to another fingerprint (FP-1).
     Mismatch,
-    /// The action failed, or nothing ran since the store did not answer.
+    /// The action failed, or nothing ran because the store did not answer.
     Failed,
-    /// The caller went away: before the action, during it, or with its effect unknown (RUN-5,
-    /// `Hold`).
+    /// The caller was dropped before or during the action, or holds its key because its effect is
+    /// unknown (RUN-5, `Hold`).
     Dropped,
 }
 
-/// Where a waiter stands between two looks.
+/// The state of a waiter between two looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// Subscribed, about to look.
+    /// It has subscribed and is about to look.
     Awake,
-    /// Looked while subscribed, and sleeps until then or until it is woken.
+    /// It has looked while subscribed, and sleeps until the given time or until it is woken.
     Asleep {
-        /// The end of the lease it saw, or its deadline if that is earlier.
+        /// The end of the lease that it saw, or its deadline if that is earlier.
         until: Tick,
     },
-    /// Looked, and not subscribed yet: only with [`Defect::WakeLost`].
+    /// It has looked and not subscribed yet: only with [`Defect::WakeLost`].
     Deaf {
-        /// As in `Asleep`.
+        /// The same as in `Asleep`.
         until: Tick,
     },
 }
 
-/// Where a client's call stands.
+/// The phase of a client's call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// No call yet.
     Idle,
-    /// Read the record as free, and will write its lease: only with [`Defect::GetThenSet`].
+    /// It has read the record as free and will write its lease: only with [`Defect::GetThenSet`].
     Claiming {
         /// Whether it found an expired lease.
         took_over: bool,
     },
-    /// A duplicate in its wait.
+    /// A duplicate that waits.
     Waiting {
         /// The end of the wait.
         deadline: Tick,
-        /// Between two looks.
+        /// Its state between two looks.
         stage: Stage,
-        /// Whether it waits because its own completion was refused (CMP-2): it looks, and never
-        /// acquires.
+        /// Whether it waits because its own completion was refused (CMP-2): then it only looks and
+        /// never acquires.
         refused: bool,
     },
-    /// Acquire sent, no answer (ACQ-9).
+    /// It has sent an acquire and has no answer (ACQ-9).
     AcquireDoubt {
-        /// The end of the wait, should it find a holder.
+        /// The end of the wait if it finds a holder.
         deadline: Tick,
     },
-    /// Lease granted, action not polled yet.
+    /// The lease is granted, and the action has not been polled yet.
     Granted,
     /// The action runs.
     Running {
-        /// Whether beats go on: not after `max-hold` (RUN-6) or a beat that found the lease lost
-        /// (RUN-2).
+        /// Whether beats continue: not after `max-hold` (RUN-6) or after a beat that found the
+        /// lease lost (RUN-2).
         beating: bool,
     },
-    /// The action returned, beats have ended (RUN-3), completion not sent.
+    /// The action has returned and beats have ended (RUN-3); the completion is not sent yet.
     Acted {
         /// Whether its value cannot be stored.
         tombstone: bool,
     },
-    /// Completion sent, no answer (CMP-3).
+    /// The completion is sent and has no answer (CMP-3).
     CompleteDoubt {
-        /// As in `Acted`.
+        /// The same as in `Acted`.
         tombstone: bool,
     },
     /// The caller has its answer and may call again.
     Ended {
         /// Its answer.
         outcome: Outcome,
-        /// The mark of an answer that was found after the own completion had been refused (CMP-2).
+        /// Marks an answer that was found after the caller's own completion had been refused
+        /// (CMP-2).
         refused: bool,
     },
     /// Crashed.
@@ -177,7 +177,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Whether a call is going on.
+    /// Whether a call is in progress.
     #[must_use]
     pub fn in_call(self) -> bool {
         !matches!(self, Phase::Idle | Phase::Ended { .. } | Phase::Dead)
@@ -187,30 +187,30 @@ impl Phase {
 /// A caller: a process, or a task of a shared one ([`Wakeup`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Client {
-    /// Where its call stands.
+    /// The phase of its call.
     pub phase: Phase,
-    /// The owner of its present or last call.
+    /// The owner id of its present or last call.
     pub owner: Owner,
-    /// Which identity it asks for.
+    /// The identity of its call.
     pub identity: u8,
-    /// What it sends.
+    /// The fingerprint of its call.
     pub print: Print,
     /// How far its clock is ahead.
     pub skew: Tick,
-    /// History: this call was granted the lease, known or not.
+    /// History: this call was granted the lease, even if the client does not know it.
     pub granted: bool,
-    /// History: this call's completion was accepted, known or not.
+    /// History: this call's completion was accepted, even if the client does not know it.
     pub recorded: bool,
 }
 
-/// A call that has not reached the store.
+/// A call that has not reached the store yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Message {
-    /// An acquire whose client may have asked again since.
+    /// An acquire, which its client may have repeated since.
     Acquire(Owner, u8, Print),
     /// A beat.
     Beat(Owner, u8),
-    /// A completion, of a tombstone if so said.
+    /// A completion; the flag says whether it is a tombstone.
     Complete(Owner, u8, bool),
     /// A release.
     Release(Owner, u8),
@@ -225,22 +225,22 @@ pub struct State {
     pub slots: [Slot; IDENTITIES],
     /// The callers.
     pub clients: [Client; CLIENTS],
-    /// A message under way: it arrives at any time, or never.
+    /// The message under way, which may arrive at any time or never.
     pub wire: Option<Message>,
-    /// A wake-up meant for one sleeper of the identity, not yet given (ACQ-3).
+    /// Whether a wake-up for one sleeper of the identity has not been given yet (ACQ-3).
     pub baton: [bool; IDENTITIES],
-    /// What may still happen.
+    /// The remaining budget.
     pub left: Budget,
-    /// What did happen; no transition reads it.
+    /// The history of each identity; no transition reads it.
     pub truth: [Truth; IDENTITIES],
-    /// What has gone wrong; nothing happens after that.
+    /// The violated properties; nothing happens after a violation.
     pub wrong: Wrongs,
 }
 
 impl State {
-    /// Whether every call that could begin has begun and has ended. It stays so.
+    /// Whether every call that could begin has begun and has ended. A settled state stays settled.
     ///
-    /// A state that has gone wrong counts as settled, so that one fault is told as one.
+    /// A state with a violation counts as settled, so that one fault is reported once.
     #[must_use]
     pub fn settled(&self) -> bool {
         !self.wrong.is_empty()
@@ -250,29 +250,29 @@ impl State {
     }
 }
 
-/// The rules of the world: its bounds, and the bug that is planted in it, if any.
+/// The rules of the world: its bounds and its planted bug, if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Protocol {
-    /// How large it is.
+    /// The bounds of the world.
     pub bounds: Bounds,
     /// The planted bug.
     pub flaw: Option<Defect>,
 }
 
 impl Protocol {
-    /// As the rules want it.
+    /// A protocol without a bug.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         Self { bounds, flaw: None }
     }
 
-    /// With a planted bug.
+    /// A protocol with a planted bug.
     #[must_use]
     pub fn with(self, flaw: Defect) -> Self {
         Self { flaw: Some(flaw), ..self }
     }
 
-    /// The beginning: nothing is stored, and no caller works.
+    /// The first state: nothing is stored, and no call is in progress.
     #[must_use]
     pub fn start(&self) -> State {
         let idle = Client {

@@ -4,20 +4,20 @@
 use crate::property::{Wrong, Wrongs};
 use crate::slot::{Answer, Fenced, Op, Owner, Print, Record, Slot, Tick, Token, Value};
 
-/// The last lease that was granted and has not been given back.
+/// The last lease that was granted and not released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
     /// Whose.
     pub owner: Owner,
-    /// Under which token.
+    /// Its token.
     pub token: Token,
-    /// Its end, by the grant and the extensions that were answered `Done`.
+    /// Its end, according to the grant and to the extensions that were answered `Done`.
     pub expires: Tick,
-    /// Until when it must not be purged.
+    /// The time until which it must not be purged.
     pub keep_until: Tick,
-    /// With which fingerprint.
+    /// Its fingerprint.
     pub print: Option<Print>,
-    /// Whether it took over from another one (ACQ-12).
+    /// Whether its grant was a takeover (ACQ-12).
     pub took_over: bool,
 }
 
@@ -30,19 +30,19 @@ pub struct Accepted {
     pub value: Value,
     /// The fingerprint of the holder that completed.
     pub print: Option<Print>,
-    /// Until when it must be replayed.
+    /// The time until which it must be replayed.
     pub until: Tick,
 }
 
-/// What the answers so far amount to. An epoch runs from a grant that found nothing until nothing
-/// is there again.
+/// The history that follows from the answers so far. An epoch begins with a grant that found no
+/// record, and ends when there is no record again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Truth {
-    /// Who holds, or held last without giving back.
+    /// The holder, or the last one if it has not released its lease.
     pub holder: Option<Holder>,
     /// The accepted value.
     pub accepted: Option<Accepted>,
-    /// The largest token granted.
+    /// The largest token that was granted.
     pub top: Token,
 }
 
@@ -65,8 +65,8 @@ impl Truth {
         self.holder.is_some_and(|holder| holder.owner != owner && now < holder.expires)
     }
 
-    /// Judges that `op` at `now` by the store's clock was answered so and left `after`, and takes
-    /// it into the history.
+    /// Checks the answer to `op` at `now` (by the store's clock) and the state `after` it, and adds
+    /// both to the history.
     pub(crate) fn judge(&mut self, now: Tick, op: Op, answer: Answer, after: Slot) -> Wrongs {
         let live = self.live(now);
         let mut wrong = match (op, answer) {
@@ -113,8 +113,8 @@ impl Truth {
         wrong | Wrong::RecordUntrue.unless(self.agrees(now, after))
     }
 
-    /// Whether a grant to `owner` takes over another one's lease, or is one that did, asked for
-    /// again.
+    /// Whether a grant to `owner` is a takeover of another owner's lease, or repeats such a
+    /// takeover.
     fn takes_over(&self, owner: Owner) -> bool {
         self.holder.is_some_and(|holder| holder.owner != owner || holder.took_over)
     }
@@ -198,8 +198,7 @@ impl Truth {
         Wrong::PurgedLive.unless(due)
     }
 
-    /// S13: the record is what the answers say, no more and no less; so a refused call has changed
-    /// nothing.
+    /// S13: the record shows exactly what the answers say, so a refused call has changed nothing.
     fn agrees(&self, now: Tick, slot: Slot) -> bool {
         match slot.record {
             Record::InProgress(held) => self.holder.is_some_and(|holder| {

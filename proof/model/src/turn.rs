@@ -14,20 +14,21 @@ mod work;
 /// A step that was taken.
 #[derive(Debug, Clone, Copy)]
 pub struct Turn {
-    /// Where it leads.
+    /// The state after the step.
     pub state: State,
-    /// What it showed.
+    /// What the step showed.
     pub sights: Sights,
 }
 
 impl Protocol {
-    /// Where `action` leads from `state`, or `None` if it cannot happen there or changes nothing.
+    /// The state after `action` in `state`, or `None` if the action is impossible there or changes
+    /// nothing.
     #[must_use]
     pub fn step(&self, state: &State, action: Action) -> Option<State> {
         self.turn(state, action).map(|turn| turn.state)
     }
 
-    /// [`step`](Self::step), with what it showed.
+    /// As [`step`](Self::step), with what the step showed.
     #[must_use]
     pub fn turn(&self, state: &State, action: Action) -> Option<Turn> {
         if !state.wrong.is_empty() {
@@ -40,7 +41,7 @@ impl Protocol {
     }
 }
 
-/// A state on its way to the next one.
+/// A state during a step.
 struct Step<'a> {
     rules: &'a Protocol,
     s: State,
@@ -48,7 +49,7 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// `None` if the action cannot happen; then `self` is of no use any more.
+    /// Applies the action. After `None`, the action is impossible and `self` must not be used.
     fn take(&mut self, action: Action) -> Option<()> {
         match action {
             Action::Tick => self.tick(),
@@ -130,7 +131,7 @@ impl Step<'_> {
         self.s.clients[usize::from(client)].phase
     }
 
-    /// Always `Some`: the last thing that an action does.
+    /// Puts the client into the phase. Always `Some`, because it ends the step.
     fn enter(&mut self, client: u8, phase: Phase) -> Option<()> {
         self.client_mut(client).phase = phase;
         Some(())
@@ -140,7 +141,7 @@ impl Step<'_> {
         self.sights |= sight.into();
     }
 
-    /// Answers the caller, and judges the answer. Always `Some`.
+    /// Answers the caller, and checks the answer. Always `Some`.
     fn end(&mut self, client: u8, outcome: Outcome) -> Option<()> {
         let Client { identity, phase, recorded, .. } = self.client(client);
         let refused = matches!(phase, Phase::Waiting { refused: true, .. });
@@ -186,7 +187,7 @@ impl Step<'_> {
         Op::Complete { owner, value, ttl: self.rules.bounds.ttl }
     }
 
-    /// An owner that no part of the state mentions: larger than all that are mentioned.
+    /// A new owner: its number is larger than all in the state.
     fn fresh_owner(&self) -> Owner {
         Owner(self.s.owners().map(|owner| owner.0).max().unwrap_or(0) + 1)
     }

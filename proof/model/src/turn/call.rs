@@ -8,7 +8,7 @@ use crate::slot::{Answer, Fenced, Op, Owner, Record, Slot, Tick};
 use crate::state::{Client, IDENTITIES, Outcome, Phase, Stage, Wakeup};
 
 impl Step<'_> {
-    /// One call, as the store takes it, by a caller whose clock is `skew` ahead.
+    /// Makes one call to the store, for a caller whose clock is `skew` ahead.
     pub(super) fn call(&mut self, identity: u8, skew: Tick, op: Op) -> Answer {
         let skew = if self.flawed(Defect::ClientClock) { skew } else { 0 };
         let (after, answer) = self.slot(identity).step_with(self.s.now + skew, op, self.rules.flaw);
@@ -16,7 +16,7 @@ impl Step<'_> {
         answer
     }
 
-    /// Puts what a call left in place, judges it, and tells whom it concerns.
+    /// Stores the slot that a call has left, checks it, and updates the clients that it concerns.
     pub(super) fn settle(&mut self, identity: u8, op: Op, answer: Answer, after: Slot) {
         let (index, before) = (usize::from(identity), self.slot(identity));
         self.s.wrong |= self.s.truth[index].judge(self.s.now, op, answer, after);
@@ -66,7 +66,7 @@ impl Step<'_> {
         }
     }
 
-    /// The client whose present call has this owner, if it is still there.
+    /// The client whose present call has this owner, if there is one.
     fn callers(&mut self, owner: Owner) -> impl Iterator<Item = &mut Client> {
         self.s.clients.iter_mut().filter(move |client| client.owner == owner)
     }
@@ -80,8 +80,8 @@ impl Step<'_> {
         self.s.baton[usize::from(identity)] = false;
     }
 
-    /// L2, L3: judged in every state: a sleeper sees a running lease, or another caller is about to
-    /// look.
+    /// L2, L3: checks in every state that a sleeper sees a running lease, or that another caller is
+    /// about to look.
     pub(super) fn check_sleepers(&mut self) {
         for identity in 0..IDENTITIES {
             let asked = |c: &&Client| usize::from(c.identity) == identity;
@@ -109,13 +109,13 @@ impl Step<'_> {
     }
 }
 
-/// Whether the action returned and its completion is not answered yet.
+/// Whether the action has returned and its completion has no answer yet.
 pub(super) fn has_returned(phase: Phase) -> bool {
     matches!(phase, Phase::Acted { .. } | Phase::CompleteDoubt { .. })
 }
 
-/// S16: with a completion on its way, a client has returned; or it was answered without it, or
-/// died.
+/// S16: if a completion is under way, its client has returned, was answered without waiting for the
+/// completion, or died.
 fn may_complete(phase: Phase) -> bool {
     let answered = matches!(phase, Phase::Ended { outcome: Outcome::Executed { .. }, .. });
     has_returned(phase) || answered || phase == Phase::Dead

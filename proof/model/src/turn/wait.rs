@@ -51,7 +51,7 @@ impl Step<'_> {
                         let answer = self.call(self.client(client).identity, 0, Op::Look);
                         self.meet(client, deadline, answer)
                     }
-                    // If a look got lost, the client has not looked yet.
+                    // If a look was lost, the client has not looked yet.
                     (true, _) => None,
                 }
             }
@@ -90,8 +90,8 @@ impl Step<'_> {
         }
     }
 
-    /// What a caller makes of an answer, by the one loop: granted, handed over, in flight at the
-    /// deadline, else asleep.
+    /// What a caller does with an answer, the same in every loop: it is granted, returns the
+    /// result, answers in flight at its deadline, or sleeps.
     fn meet(&mut self, client: u8, deadline: Tick, answer: Answer) -> Option<()> {
         let refused = matches!(self.phase(client), Phase::Waiting { refused: true, .. });
         match answer {
@@ -184,7 +184,8 @@ impl Step<'_> {
         self.pass_on(identity, awake)
     }
 
-    /// ACQ-5: one who was to look for all and goes without having acquired hands that on.
+    /// ACQ-5: a waiter that was to look for all, and leaves without having acquired, passes the
+    /// wake-up on.
     pub(super) fn pass_on(&mut self, identity: u8, was_awake: bool) -> Option<()> {
         let shared = self.rules.bounds.wakeup == Wakeup::One;
         if shared && was_awake && !self.flawed(Defect::WakeKept) && self.sleepers(identity) {

@@ -40,7 +40,7 @@ impl Step<'_> {
                 }
                 Some(())
             }
-            // RUN-2: the action is notified and may go on, but its completion will be refused.
+            // RUN-2: the action is notified and may continue, but its completion will be refused.
             (_, Phase::Running { beating: true }) => {
                 self.see(Sight::LostLease);
                 self.enter(client, Phase::Running { beating: false })
@@ -143,7 +143,7 @@ impl Step<'_> {
         self.flawed(Defect::DoubtHangs) && matches!(phase, Phase::CompleteDoubt { .. })
     }
 
-    /// Ends the call with a release, which may get lost. The callers that sleep on this caller's
+    /// Ends the call with a release, which may be lost. The callers that sleep on this caller's
     /// look are woken either way.
     pub(super) fn let_go(&mut self, client: u8, fate: Fate, outcome: Outcome) -> Option<()> {
         let Client { owner, identity, phase, .. } = self.client(client);

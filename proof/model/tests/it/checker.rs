@@ -10,12 +10,12 @@ use foldhash::quality::FixedState;
 use model::{Action, Protocol, SIGHTS, Sight, Sights, State, WRONGS};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-/// The one `eventually` property.
+/// The only `eventually` property.
 pub(crate) const ENDS: &str = "L1 L5 ACQ-6: in the end every call has ended";
 
-/// A state under a name that all states share which differ in names alone. The checker tells states
-/// apart by their hash; so paths keep the clients as they were numbered, and each state stands for
-/// many.
+/// A state with a hash that is equal for all states that differ only in names. The checker
+/// distinguishes states by their hash. Therefore the clients keep their numbers along a path, and
+/// each state represents many.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
     state: State,
@@ -28,17 +28,17 @@ impl Hash for Node {
     }
 }
 
-/// A protocol as stateright sees it.
+/// A protocol in the form that stateright checks.
 pub(crate) struct Walk {
     protocol: Protocol,
-    /// What must be reachable in these bounds.
+    /// The sights that must be reachable in these bounds.
     expected: Sights,
-    // The checker replaces a discovery by each later one; the first is the shortest, so it is told
-    // once.
+    // The checker replaces a discovery by each later one. The first is the shortest, so it is
+    // reported only once.
     told_wrong: AtomicU32,
     told_sights: AtomicU32,
-    /// What the steps out of the state last asked for show: each property asks about the same state
-    /// in turn.
+    /// What the steps from the last state show. It is cached, because each property reads it for
+    /// the same state in turn.
     ahead: Mutex<Option<(State, Sights)>>,
 }
 
@@ -100,7 +100,8 @@ impl Model for Walk {
 
     fn next_state(&self, node: &Node, action: Action) -> Option<Node> {
         let next = self.node(self.protocol.step(&node.state, action)?);
-        // A tick that no caller waits for is no step: else no state would be the last one.
+        // A tick that changes nothing for any caller is no step; otherwise no state would be the
+        // last one.
         (next.name != node.name).then_some(next)
     }
 
@@ -117,22 +118,22 @@ impl Model for Walk {
     }
 }
 
-/// What a walk found.
+/// The result of a walk.
 pub(crate) struct Found {
-    /// Distinct states, names aside.
+    /// The number of distinct states, apart from names.
     pub(crate) states: usize,
     /// For each property that was violated or reached: the steps that lead there.
     pub(crate) paths: BTreeMap<&'static str, Vec<Action>>,
 }
 
 impl Found {
-    /// The names of what was violated.
+    /// The names of the violated properties.
     pub(crate) fn violated(&self) -> Vec<&'static str> {
         let violations = WRONGS.iter().map(|wrong| wrong.name()).chain([ENDS]);
         violations.filter(|name| self.paths.contains_key(name)).collect()
     }
 
-    /// The names of what was reached.
+    /// The names of the reached sights.
     pub(crate) fn reached(&self) -> Vec<&'static str> {
         SIGHTS
             .iter()
@@ -144,7 +145,8 @@ impl Found {
 
 /// Walks every state of `protocol`.
 pub(crate) fn exhaust(protocol: Protocol, expected: Sights) -> Found {
-    // Not met as long as nothing is violated: a walk of what is right is exhaustive.
+    // This condition is never met without a violation, so a walk of the correct protocol is
+    // exhaustive.
     walk(protocol, expected, HasDiscoveries::AnyFailures)
 }
 
@@ -167,7 +169,7 @@ fn walk(protocol: Protocol, expected: Sights, until: HasDiscoveries) -> Found {
     Found { states: checker.unique_state_count(), paths }
 }
 
-/// All sights but these.
+/// All sights except these.
 pub(crate) fn sights_without(absent: &[Sight]) -> Sights {
     let expected = SIGHTS.iter().filter(|sight| !absent.contains(sight));
     expected.fold(Sights::default(), |all, &sight| all | sight.into())

@@ -2,8 +2,9 @@
 //! The protocol as the rules want it: nothing wrong in any state, everything of note reachable,
 //! every call ends.
 //!
-//! Each run is exhaustive within its budgets, time unbounded. Together some 4 million distinct
-//! states, names aside; `MODEL_CLIENTS=4 cargo test -p model --release` makes it 9 million.
+//! Each run is exhaustive within its budgets, and time has no bound. Together they have some 4
+//! million states, not counting those that differ only in names; with `MODEL_CLIENTS=4 cargo test
+//! -p model --release`, they have 9 million.
 
 use model::{Bounds, Budget, CLIENTS, Protocol, Sight, Wakeup};
 
@@ -24,17 +25,17 @@ fn budget(calls: u8, strangers: u8, tombstones: u8, crashes: u8, losses: u8) -> 
     Budget { calls, strangers, tombstones, crashes, losses }
 }
 
-/// Three, or `MODEL_CLIENTS`.
+/// The number of clients: three, or `MODEL_CLIENTS`.
 fn several() -> Bounds {
     let asked = std::env::var("MODEL_CLIENTS").ok().map(|number| number.parse::<u8>().unwrap());
     let clients = asked.unwrap_or(3);
-    assert!((2..=CLIENTS).contains(&usize::from(clients)), "MODEL_CLIENTS is 2 to {CLIENTS}");
+    assert!((2..=CLIENTS).contains(&usize::from(clients)), "MODEL_CLIENTS must be 2 to {CLIENTS}");
     Bounds::new(clients)
 }
 
 const ONE_FINGERPRINT: [Sight; 2] = [Sight::Mismatch, Sight::MismatchAfterWait];
 
-// Every property and sight of the model is judged here, among them ACQ-1..7, ACQ-9..12, RUN-3..6,
+// This test checks every property and sight of the model, among them ACQ-1..7, ACQ-9..12, RUN-3..6,
 // CMP-1..6, FP-1, FP-2.
 #[test]
 fn acq_2_cmp_2_two_clients_with_everything() {
@@ -84,7 +85,7 @@ fn acq_2_four_clients_nothing_lost() {
     holds(bounds, &[&absent[..], &ONE_FINGERPRINT].concat());
 }
 
-/// Expiry falls before, in and after a wait, and a ttl before the next call.
+/// A lease ends before, during and after a wait, and a ttl ends before the next call.
 #[test]
 fn acq_2_acq_6_cmp_6_other_lengths() {
     for (lease, ttl, wait) in [(1, 1, 1), (1, 3, 3), (2, 1, 2), (3, 4, 3), (3, 2, 1)] {
@@ -134,8 +135,8 @@ fn acq_7_a_fast_clock_changes_nothing() {
     holds(bounds, &[&absent[..], &ONE_FINGERPRINT].concat());
 }
 
-/// An acquire that got lost arrives after all. It may give the lease back to an owner that had lost
-/// it, whose completion then counts: fenced by owner, still one value in an epoch and nothing run
+/// A lost acquire arrives late. It may give the lease back to an owner that had lost it, whose
+/// completion then counts: it is fenced by owner, an epoch still has one value, and nothing runs
 /// within its ttl.
 #[test]
 fn acq_9_acq_11_late_acquires_do_no_harm() {

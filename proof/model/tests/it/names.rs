@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use model::{Action, Bounds, Budget, Protocol, Sights, State, Wakeup};
 
-/// Where `state` leads, names aside, with all that it shows on the way there.
+/// The states after `state`, apart from names, with all that the steps show.
 fn ahead(protocol: &Protocol, state: &State) -> HashMap<State, Sights> {
     let mut actions = Vec::new();
     protocol.actions(state, &mut actions);
@@ -35,7 +35,7 @@ fn names_do_not_matter(bounds: Bounds) {
         protocol.actions(&state, &mut actions);
         left.extend(actions.drain(..).filter_map(|action| protocol.step(&state, action)));
     }
-    // Else nothing was compared with anything else.
+    // Otherwise, no state was compared with a different one.
     assert!(renamed * 2 > seen.len(), "{renamed} of {} states have other names", seen.len());
 }
 
@@ -59,8 +59,8 @@ fn names_do_not_matter_in_small_worlds() {
     }
 }
 
-/// A step is allowed by its own conditions: whatever the list of actions offers, or leaves out, an
-/// action that cannot be is none.
+/// The step itself decides whether an action is possible: whatever the list of actions contains or
+/// leaves out, an impossible action is no step.
 #[test]
 fn the_list_of_actions_leaves_nothing_out() {
     let bounds = Bounds {

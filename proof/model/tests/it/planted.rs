@@ -15,13 +15,13 @@ fn world(clients: u8) -> Bounds {
     }
 }
 
-/// Callers of one process; nothing gets lost.
+/// A world with callers of one process, in which nothing is lost.
 fn shared(clients: u8) -> Bounds {
     let budget = Budget { calls: 4, strangers: 0, tombstones: 0, crashes: 0, losses: 0 };
     Bounds { wakeup: Wakeup::One, budget, ..Bounds::new(clients) }
 }
 
-/// A planted bug, what it breaks, and a world in which it does.
+/// A planted bug, the property that it breaks, and a world in which it does.
 struct Planted {
     defect: Defect,
     breaks: &'static str,
@@ -29,7 +29,7 @@ struct Planted {
 }
 
 impl Planted {
-    /// The length of the shortest way to the violation.
+    /// The length of the shortest path to the violation.
     fn steps(&self) -> usize {
         let found = seek(Protocol::new(self.world).with(self.defect), self.breaks);
         let Some(path) = found.paths.get(self.breaks) else {

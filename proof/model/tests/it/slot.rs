@@ -20,7 +20,7 @@ fn granted(token: u16, took_over: bool) -> Answer {
     Answer::Granted { token: Token(token), took_over }
 }
 
-/// Plays calls on a new record; the answers, and what is left.
+/// Makes calls on a new record; returns the record that is left, and the answers.
 fn play(calls: &[(u16, Op)]) -> (Slot, Vec<Answer>) {
     let mut slot = Slot::default();
     let answers = calls.iter().map(|&(now, op)| {
@@ -42,7 +42,7 @@ fn acq_2_one_winner_at_expiry() {
 fn acq_9_the_same_owner_gets_its_lease_again() {
     let (_, answers) = play(&[(0, acquire(FIRST)), (2, acquire(FIRST)), (4, acquire(SECOND))]);
     assert_eq!(answers[1], granted(1, false));
-    // Renewed: it would have been over at 3.
+    // The lease was renewed; otherwise it would have ended at 3.
     assert_eq!(answers[2], Answer::Busy { remaining: 1, token: Token(1) });
     let (_, answers) = play(&[(0, acquire(FIRST)), (8, acquire(FIRST))]);
     assert_eq!(answers[1], granted(1, false));
@@ -52,7 +52,7 @@ fn acq_9_the_same_owner_gets_its_lease_again() {
 fn acq_12_a_takeover_asked_for_again_says_so_again() {
     let (slot, answers) = play(&[(0, acquire(FIRST)), (3, acquire(SECOND)), (4, acquire(SECOND))]);
     assert_eq!(answers[1..], [granted(2, true), granted(2, true)]);
-    // Renewed at 4: over at 7, and then another one's to take.
+    // The lease was renewed at 4, so it ends at 7, and another owner can then take it.
     assert_eq!(slot.step(7, acquire(FIRST)).1, granted(3, true));
     let slot = slot.step(5, Op::Release { owner: SECOND }).0;
     assert_eq!(slot.step(5, acquire(FIRST)).1, granted(3, false));
@@ -96,7 +96,7 @@ fn cmp_2_run_3_calls_of_a_lost_owner_change_nothing() {
 fn cmp_3_completing_twice_is_success() {
     let (slot, answers) = play(&[(0, acquire(FIRST)), (1, complete(FIRST)), (2, complete(FIRST))]);
     assert_eq!(answers[2], Answer::Fenced(Fenced::AlreadyDone));
-    // CMP-6: and does not make it last longer.
+    // CMP-6: it does not extend the ttl.
     assert_eq!(slot.step(10, Op::Look).1, Answer::Absent);
 }
 
@@ -162,7 +162,7 @@ fn sto_4_purge_takes_only_what_is_over() {
     assert_eq!(done.step(10, Op::Purge).1, Answer::Purged(true));
 }
 
-/// A store may drop what is over on its own: both answers are right, and nothing else.
+/// A store may drop an expired record at any time: both answers are correct, and no other is.
 #[test]
 fn cmp_6_purged_or_not_is_the_stores_choice() {
     let (done, _) = play(&[(0, acquire(FIRST)), (0, complete(FIRST))]);

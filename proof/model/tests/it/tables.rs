@@ -9,10 +9,10 @@ use model::{
     Protocol, Record, Slot, Stage, Token, Value, Wakeup,
 };
 
-/// The README holds `body` between the two marks of `section`. `MODEL_BLESS=1` writes it there
-/// first.
+/// Checks that the README contains `body` between the two marks of `section`. With `MODEL_BLESS=1`,
+/// writes it there first.
 pub(crate) fn assert_in_readme(section: &str, body: &str) {
-    // Tests run side by side; what one writes, the next one reads.
+    // Tests run concurrently, so one must not read the file while another writes it.
     let _one_at_a_time = README.lock().unwrap_or_else(PoisonError::into_inner);
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
     let readme = std::fs::read_to_string(path).unwrap();
@@ -24,7 +24,7 @@ pub(crate) fn assert_in_readme(section: &str, body: &str) {
         std::fs::write(path, [before, &start, body, &end, after].concat()).unwrap();
         return;
     }
-    assert_eq!(stands, body, "README.md, {section}: MODEL_BLESS=1 writes it anew");
+    assert_eq!(stands, body, "README.md, {section}: MODEL_BLESS=1 updates it");
 }
 
 static README: Mutex<()> = Mutex::new(());
@@ -154,7 +154,7 @@ fn phase_name(phase: Phase) -> String {
     }
 }
 
-/// Who acts and what it does; `None` for what befalls a client from outside.
+/// The client that acts, and what it does; `None` for events from outside.
 fn action_name(action: Action) -> Option<(u8, &'static str)> {
     let lost = |fate, answered, lost| if fate == Fate::Answered { answered } else { lost };
     Some(match action {
@@ -186,7 +186,7 @@ fn action_name(action: Action) -> Option<(u8, &'static str)> {
     })
 }
 
-/// Every step that a client takes in some state of two small worlds, by the kinds of its phases.
+/// Every step of a client in any state of two small worlds, by the kinds of its phases.
 fn client_steps() -> BTreeMap<(Phase, &'static str), BTreeSet<String>> {
     let budget = Budget { calls: 3, strangers: 1, tombstones: 1, crashes: 1, losses: 1 };
     let mut steps: BTreeMap<(Phase, &'static str), BTreeSet<String>> = BTreeMap::new();
@@ -214,8 +214,8 @@ fn client_steps() -> BTreeMap<(Phase, &'static str), BTreeSet<String>> {
     steps
 }
 
-/// The phase without what does not matter for the table, so that equal ones meet; ordered as a call
-/// goes.
+/// The phase without what the table does not show, so that equal kinds are merged; in the order of
+/// a call.
 fn kind(phase: Phase) -> Phase {
     match phase {
         Phase::Waiting { stage: Stage::Awake, refused, .. } => {
