@@ -19,10 +19,10 @@ use http::{HeaderMap, HeaderName, Response};
 use http_body::Body;
 
 use crate::body::{GuardedBody, ReplayBody};
-use crate::call::ClientKey;
 use crate::filter::{CallerIdentity, IdempotencyFilter};
 use crate::guard;
 use crate::prepare;
+use crate::protocol::key::ClientKey;
 use crate::run::{run_to_end, start_call};
 use crate::transaction::TxError;
 

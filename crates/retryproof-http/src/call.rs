@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The data types of a guarded call, in the order of its stages: [`AdmittedRequest`], [`PreGrant`],
 //! [`PreparedRequest`], [`GrantedRequest`], [`CallMark`], [`RunningCall`]. Each type holds what one
-//! stage passes to the next. The logic is in the stages, except for two steps in this file: parsing
-//! the key, and filling the handles that an endpoint's arguments hold.
+//! stage passes to the next. The logic is in the stages, except for one step in this file: filling
+//! the handles that an endpoint's arguments hold.
 
 use std::any::Any;
-use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
-use std::iter;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
+use http::{HeaderMap, Method, Version};
 use pin_project_lite::pin_project;
 use retryproof_core::{CompletionResult, HeldLease, IdempotencyContext, Lease, Payload, Tombstone};
 use tracing::Span;
@@ -21,69 +19,13 @@ use tracing::Span;
 use crate::filter::{IdempotencyFilter, Inner};
 use crate::head::Route;
 use crate::policy::CallTerms;
-use crate::protocol::key::{self, KeyError};
+use crate::protocol::key::{ClientKey, KeyError};
 use crate::switches::PolicySwitches;
 
 mod pre_grant;
 
 pub(crate) use pre_grant::GrantHandles;
 pub use pre_grant::{LeaseCell, PreGrant};
-
-/// The client's key, decoded. Usually the key is a slice of the header line, and nothing is copied.
-/// `Debug` shows only the key's length (ID-4).
-#[derive(Clone)]
-pub(crate) enum ClientKey {
-    Line { line: HeaderValue, start: usize, end: usize },
-    Decoded(Arc<[u8]>),
-}
-
-impl ClientKey {
-    /// Reads the key of a request. Returns `None` if the request has no key header.
-    pub(crate) fn from_headers(
-        headers: &HeaderMap,
-        name: &HeaderName,
-    ) -> Result<Option<Self>, KeyError> {
-        let mut lines = headers.get_all(name).iter();
-        let Some(line) = lines.next() else { return Ok(None) };
-        let lines = iter::once(line).chain(lines).map(HeaderValue::as_bytes);
-        let Some(key) = key::parse(lines)? else { return Ok(None) };
-        Ok(Some(match key {
-            Cow::Owned(key) => Self::Decoded(key.into()),
-            Cow::Borrowed(key) => {
-                // `parse` returned a slice of its input, so the difference between the two addresses
-                // is the key's position in the line.
-                let start = key.as_ptr().addr() - line.as_bytes().as_ptr().addr();
-                Self::Line { line: line.clone(), start, end: start + key.len() }
-            }
-        }))
-    }
-
-    /// Like [`from_headers`](Self::from_headers), for header lines in another framework's type.
-    pub(crate) fn from_lines<'a>(
-        lines: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<Option<Self>, KeyError> {
-        Ok(key::parse(lines)?.map(|key| Self::Decoded(key.into())))
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        str::from_utf8(self.as_bytes()).unwrap_or_default()
-    }
-
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        match self {
-            Self::Line { line, start, end } => {
-                line.as_bytes().get(*start..*end).unwrap_or_default()
-            }
-            Self::Decoded(key) => key,
-        }
-    }
-}
-
-impl fmt::Debug for ClientKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ClientKey({} bytes)", self.as_bytes().len())
-    }
-}
 
 /// A request with a well-formed key, at a guarded endpoint. The request's head is passed
 /// separately.
@@ -369,15 +311,4 @@ pub(crate) trait OpenTransaction: Send {
         value: CompletionValue,
     ) -> BoxFuture<CompletionResult>;
     fn roll_back(self: Box<Self>) -> BoxFuture<()>;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn id_4_debug_of_a_key_shows_its_length_alone() {
-        let key = ClientKey::from_lines([&b"canary-key"[..]].into_iter());
-        assert_eq!(format!("{key:?}"), "Ok(Some(ClientKey(10 bytes)))");
-    }
 }

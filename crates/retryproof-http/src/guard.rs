@@ -21,14 +21,14 @@ use retryproof_core::{Acquiring, Acquisition, EndedAcquire};
 use tracing::Instrument as _;
 
 use crate::body::{BoxError, FromReplay, GuardedBody, ReplayBody};
-use crate::call::{AdmittedRequest, CallMark, ClientKey, GrantHandles, GrantedRequest};
+use crate::call::{AdmittedRequest, CallMark, GrantHandles, GrantedRequest};
 use crate::duplicate::DuplicateRequest;
 use crate::filter::IdempotencyFilter;
 use crate::head::{AdmittedHead, RequestHead};
 use crate::policy::{GuardPolicy, Policy};
 use crate::prepare::prepare;
 use crate::protocol::decide::{Decision, Finding, OversizeBody, decide};
-use crate::protocol::key::KeyError;
+use crate::protocol::key::{ClientKey, KeyError};
 use crate::response::{FrameworkResponse, HandlerResponse, ResponseContext};
 use crate::run::{run_to_end, start_call, with_request};
 

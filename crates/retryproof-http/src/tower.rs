@@ -14,11 +14,11 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::body::{BoxError, FromReplay, GuardedBody};
-use crate::call::ClientKey;
 use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
 use crate::guard::{AdmitOutcome, admit, guarded};
 use crate::policy::{GuardPolicy, Policy};
+use crate::protocol::key::ClientKey;
 use crate::served::Served;
 
 impl IdempotencyFilter {

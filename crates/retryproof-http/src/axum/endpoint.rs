@@ -13,11 +13,12 @@ use http_body::Body as _;
 
 use super::extract::PRE_GRANT;
 use crate::body::GuardedBody;
-use crate::call::{ClientKey, PreGrant};
+use crate::call::PreGrant;
 use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
 use crate::guard::{AdmitOutcome, admit, guarded};
 use crate::policy::{GuardPolicy, Policy};
+use crate::protocol::key::ClientKey;
 use crate::served::Served;
 
 /// The future of an annotated handler, boxed once, like the futures of axum's own handlers.

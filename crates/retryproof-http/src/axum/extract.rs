@@ -10,7 +10,8 @@ use axum_core::response::{IntoResponse, Response};
 use http::request::Parts;
 use retryproof_core::JoinedEngine;
 
-use crate::call::{CallMark, ClientKey, LeaseCell, PreGrant};
+use crate::call::{CallMark, LeaseCell, PreGrant};
+use crate::protocol::key::ClientKey;
 use crate::transaction::{GuardedTx, TxError};
 
 tokio::task_local! {

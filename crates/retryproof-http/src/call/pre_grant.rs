@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 
 use retryproof_core::Lease;
 
-use super::{CallMark, CallTransaction, ClientKey};
+use super::{CallMark, CallTransaction};
+use crate::protocol::key::ClientKey;
 
 /// The key, and handles for the lease and the transaction, which extractors of an annotated
 /// endpoint can get before the lease is granted (ANN-6). The handles work only after the grant.

@@ -6,6 +6,10 @@
 //! parser would refuse a UUID that begins with a digit.
 
 use std::borrow::Cow;
+use std::sync::Arc;
+use std::{fmt, iter};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The maximum length of the header line in bytes, including white space and escapes (HTTP-2).
 pub(crate) const MAX_RAW: usize = 1024;
@@ -41,6 +45,62 @@ impl KeyError {
                  string (RFC 9651)"
             }
         }
+    }
+}
+
+/// The client's key, decoded. Usually the key is a slice of the header line, and nothing is copied.
+/// `Debug` shows only the key's length (ID-4).
+#[derive(Clone)]
+pub(crate) enum ClientKey {
+    Line { line: HeaderValue, start: usize, end: usize },
+    Decoded(Arc<[u8]>),
+}
+
+impl ClientKey {
+    /// Reads the key of a request. Returns `None` if the request has no key header.
+    pub(crate) fn from_headers(
+        headers: &HeaderMap,
+        name: &HeaderName,
+    ) -> Result<Option<Self>, KeyError> {
+        let mut lines = headers.get_all(name).iter();
+        let Some(line) = lines.next() else { return Ok(None) };
+        let lines = iter::once(line).chain(lines).map(HeaderValue::as_bytes);
+        let Some(key) = parse(lines)? else { return Ok(None) };
+        Ok(Some(match key {
+            Cow::Owned(key) => Self::Decoded(key.into()),
+            Cow::Borrowed(key) => {
+                // `parse` returned a slice of its input, so the difference between the two addresses
+                // is the key's position in the line.
+                let start = key.as_ptr().addr() - line.as_bytes().as_ptr().addr();
+                Self::Line { line: line.clone(), start, end: start + key.len() }
+            }
+        }))
+    }
+
+    /// Like [`from_headers`](Self::from_headers), for header lines in another framework's type.
+    pub(crate) fn from_lines<'a>(
+        lines: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Option<Self>, KeyError> {
+        Ok(parse(lines)?.map(|key| Self::Decoded(key.into())))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Line { line, start, end } => {
+                line.as_bytes().get(*start..*end).unwrap_or_default()
+            }
+            Self::Decoded(key) => key,
+        }
+    }
+}
+
+impl fmt::Debug for ClientKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientKey({} bytes)", self.as_bytes().len())
     }
 }
 

@@ -153,3 +153,9 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn id_4_debug_of_a_key_shows_its_length_alone() {
+    let key = ClientKey::from_lines([&b"canary-key"[..]].into_iter());
+    assert_eq!(format!("{key:?}"), "Ok(Some(ClientKey(10 bytes)))");
+}
