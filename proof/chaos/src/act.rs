@@ -22,7 +22,7 @@ pub(crate) enum Fate {
     Unencodable,
 }
 
-/// What begins a value that the codec refuses.
+/// The value that the codec refuses.
 pub(crate) const UNENCODABLE: &[u8] = b"unencodable";
 
 /// The action's own error.
@@ -43,7 +43,7 @@ pub(crate) struct Action {
     pub(crate) by: String,
 }
 
-/// Writes the action's end; dropped before it, that it was dropped.
+/// Writes the end of an action; if it is dropped first, writes that the action was dropped.
 pub(crate) struct Running {
     log: Arc<Log>,
     end: Event,

@@ -2,7 +2,7 @@
 //! [`wait_for_call`]: finds the moment at which a kill meets a call of the store.
 //!
 //! A call of an embedded store takes some hundred microseconds. A kill at a random moment mostly
-//! misses all of them, and a short run may end without one call whose outcome nobody knows.
+//! misses all of them, and a short run may end without a single call with an unknown outcome.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,14 +12,14 @@ use history::{Event, Fun, Phase};
 
 use crate::mono;
 
-/// How long to look for a call before the kill comes anyway.
+/// How long to look for a call before the kill happens anyway.
 const AT_MOST_MS: u64 = 20;
 
-/// A line is shorter.
+/// More than the length of a line.
 const TAIL: u64 = 2048;
 
-/// Returns once the last line of a journal is a call of the store without its answer, or when none
-/// came in time.
+/// Returns when the last line of a journal is a store call without its answer, or when none came in
+/// time.
 pub(crate) fn wait_for_call(journal: &Path) {
     let until = mono::now() + AT_MOST_MS * mono::MS;
     // A worker that has just started has no journal yet.
@@ -69,7 +69,10 @@ mod tests {
             "the part starts within the first line"
         );
         assert!(!ends_in_call(&[sent, answered].concat()));
-        assert!(!ends_in_call(&line(Fun::Wait, Phase::Invoke)), "a wait is no call of the store");
+        assert!(
+            !ends_in_call(&line(Fun::Wait, Phase::Invoke)),
+            "a wait does not count as a store call"
+        );
         assert!(!ends_in_call(b""));
     }
 }

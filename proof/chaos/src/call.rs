@@ -28,11 +28,11 @@ pub(crate) struct Caller {
     pub(crate) world: World,
     pub(crate) lease_ms: (u64, u64),
     pub(crate) random: Random,
-    /// Who it is, in values and errors.
+    /// The caller's name in values and errors.
     pub(crate) by: String,
 }
 
-/// Bytes as they are, but for one that it refuses.
+/// A codec for bytes that refuses one value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Picky;
 
@@ -57,7 +57,7 @@ impl Codec<Vec<u8>> for Picky {
 type Answer = Result<Report<Vec<u8>>, ExecuteError<Failed>>;
 
 impl Caller {
-    /// Calls until it is over.
+    /// Makes calls until the run is over.
     pub(crate) async fn run(mut self, over: Arc<AtomicBool>) {
         while !over.load(Ordering::Relaxed) {
             let think = self.random.within(0..40);
@@ -72,7 +72,7 @@ impl Caller {
         }
     }
 
-    /// Calls for a key that nobody else asks for. If its lease ends, nobody takes it over, and its
+    /// Calls with a key that no other caller uses. If its lease ends, no caller takes over, and its
     /// late completion counts (CMP-2).
     async fn call_alone(&mut self) {
         let key = format!("{}-{}", self.by, self.log.number());
@@ -149,7 +149,7 @@ impl Caller {
         });
     }
 
-    /// Draws what the next call asks for.
+    /// Draws the settings of the next call.
     fn ask(&mut self, identity: &Identity) -> Option<Asked> {
         let random = &mut self.random;
         let lease_ms = random.spread(self.lease_ms.0..self.lease_ms.1);
@@ -191,7 +191,7 @@ impl Caller {
             15..70 => random.within(1..25),
             // If the action takes longer than its lease, heartbeats have to extend the lease.
             70..85 => (lease_ms * random.within(5..30) / 10).min(1_200),
-            // The same, several times.
+            // Here they have to extend it several times.
             85..92 => (lease_ms * random.within(30..60) / 10).min(1_500),
             _ => random.within(25..200),
         };
@@ -224,7 +224,7 @@ struct Asked {
     lease_ms: u64,
 }
 
-/// What a call was answered, for the history.
+/// The answer to a call, in the form of the history.
 struct Told {
     said: Option<Said>,
     recorded: Option<String>,
@@ -253,7 +253,7 @@ fn hook(
     }
 }
 
-/// None: the action's panic.
+/// `None` stands for a panic of the action.
 fn answered(answer: Option<Answer>) -> Told {
     match answer {
         None => said(Said::Panicked),
@@ -297,7 +297,7 @@ fn told(answer: Result<Reported, ExecuteError<Failed>>) -> Told {
     Told { recorded, fenced, value, ..said(what) }
 }
 
-/// The lease in the caller's own hands, and one of its ends.
+/// Acquires a lease by hand, and ends it in one of the possible ways.
 async fn by_hand(
     engine: IdempotencyEngine,
     ctx: IdempotencyContext,

@@ -12,7 +12,7 @@ use retryproof::{Observer, Recorded};
 
 use crate::log::Log;
 
-/// A client's clock that is wrong by as much, the same for the whole life of its process.
+/// A client's clock that is wrong by this duration for the whole life of its process.
 #[derive(Debug)]
 pub(crate) struct Ahead(pub(crate) Duration, pub(crate) bool);
 
@@ -24,7 +24,7 @@ impl Clock for Ahead {
     }
 }
 
-/// Writes down what observers are told.
+/// Writes the events of observers into the history.
 pub(crate) struct Telling(pub(crate) Arc<Log>);
 
 impl Telling {

@@ -24,14 +24,15 @@ pub(crate) mod dump;
 
 /// How many answers are erased.
 const ANSWERS: u64 = 100;
-/// So many retries at once.
+/// How many retries run at the same time.
 const AT_ONCE: u64 = 16;
 const SCOPE: &str = "erased";
-/// How an answer begins, and how much of it is enough that no other bytes are taken for it.
+/// The beginning of each answer, and the length of an answer's part that no other bytes can match
+/// by chance.
 const BEGIN: &str = "canary-";
 const MARK: usize = 28;
 
-/// Erases, searches and retries; whether nothing was found and nothing ran.
+/// Erases, searches and retries; returns whether nothing was found and nothing ran.
 pub(crate) fn run(plan: &Plan) -> Result<bool, Box<dyn Error>> {
     let data = supervisor::data_folder()?;
     let server = Server::start(&plan.store, &data)?;
@@ -47,7 +48,7 @@ pub(crate) fn run(plan: &Plan) -> Result<bool, Box<dyn Error>> {
     done
 }
 
-/// An answer that is found again wherever it is, and says which it is.
+/// An answer that can be recognised anywhere and contains its number.
 fn canary(random: &mut Random, number: u64) -> Vec<u8> {
     // Some answers fit beside the key, and some are so long that a store keeps them in separate
     // pages.
@@ -115,7 +116,7 @@ async fn erase_one(store: &SharedStore, id: &Identity) -> Result<(), Box<dyn Err
     }
 }
 
-/// How many of the answers a dump has; none for a store that has no dump.
+/// How many of the answers a dump contains; none for a store without a dump.
 async fn found(
     url: &str,
     data: &Path,
@@ -127,7 +128,7 @@ async fn found(
     Ok(Some(found as u64))
 }
 
-/// Calls for a key; whether the work ran in this call.
+/// Makes a call, and returns whether the work ran in it.
 async fn call(
     engine: &IdempotencyEngine,
     number: u64,

@@ -2,8 +2,9 @@
 //! Two versions of the program on one store (REC-1): this one, and a newer one that adds to the
 //! tables and writes notes of a later layout.
 //!
-//! The newer program is this one with [`Newer`] around its store: what a later version may change
-//! and an earlier one has to bear with is written behind the store's back, after each grant.
+//! The newer program is this one with [`Newer`] around its store. After each grant, [`Newer`]
+//! writes directly to the records what a later version may change and an earlier version has to
+//! tolerate.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,12 +18,12 @@ use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use sqlx::query;
 
-/// The version of the newer tables, which this program may use.
+/// Gives the tables a newer version, which this program may use.
 const ADDED: [&str; 2] = [
     "ALTER TABLE retryproof_records ADD COLUMN added_later INT NULL",
     "UPDATE retryproof_records_meta SET value=2 WHERE name='schema'",
 ];
-/// The version of tables that it may not use.
+/// Gives the tables a version that this program may not use.
 const CONTRACTED: [&str; 2] = [
     "UPDATE retryproof_records_meta SET value=3 WHERE name='schema'",
     "UPDATE retryproof_records_meta SET value=2 WHERE name='compatible_from'",
@@ -41,7 +42,7 @@ const REDIS: &str = "
         redis.call('SETRANGE', KEYS[1], 55, '\\2')
     end";
 
-/// A way to the records behind the store's back.
+/// Direct access to the records, without the store.
 pub(crate) enum Behind {
     Sqlite(String),
     Postgres(PgPool),
@@ -75,7 +76,7 @@ impl Behind {
         self.run(ADDED).await
     }
 
-    /// Brings them to a form that this program may not use.
+    /// Brings the tables to a form that this program may not use.
     pub(crate) async fn contract(&self) -> Result<()> {
         self.run(CONTRACTED).await
     }
@@ -98,7 +99,7 @@ impl Behind {
         Ok(())
     }
 
-    /// What the newer program writes with its grant.
+    /// Writes what the newer program adds to its grant.
     async fn stamp(&self, id: &Identity, owner: OwnerId) -> Result<()> {
         let ((scope, key), owner) = (bytes(id), owner.as_bytes());
         match self {
@@ -154,7 +155,7 @@ impl IdempotencyStore for Newer {
     }
 }
 
-/// Scope and key as the tables hold them.
+/// The scope and the key in the form of the tables.
 fn bytes(id: &Identity) -> (&[u8], &[u8]) {
     (id.scope().as_str().as_bytes(), id.key().expose().as_bytes())
 }

@@ -10,7 +10,7 @@ use retryproof::Identity;
 
 use crate::mono;
 
-/// The file of one life of one process.
+/// The file for one life of one process.
 pub(crate) fn name(proc: u32, incarnation: u32) -> String {
     format!("events-{proc:03}-{incarnation:05}.jsonl")
 }
@@ -34,12 +34,12 @@ impl Log {
         self.ops.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// An event that happens now.
+    /// Creates an event at the present time.
     pub(crate) fn event(&self, op: u64, fun: Fun, phase: Phase) -> Event {
         Event::new(self.who, op, fun, phase, mono::now())
     }
 
-    /// The same, of an identity.
+    /// Creates an event of an identity at the present time.
     pub(crate) fn of(&self, op: u64, fun: Fun, phase: Phase, identity: &Identity) -> Event {
         Event {
             scope: Some(identity.scope().as_str().to_owned()),
@@ -48,7 +48,7 @@ impl Log {
         }
     }
 
-    /// Writes it. A history with a hole would be judged as if the hole had not happened: the
+    /// Writes it. With a gap in the history, the judge would miss what happened in it, so the
     /// process ends instead.
     pub(crate) fn write(&self, event: &Event) {
         if let Err(error) = self.journal.write(event) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kill tests: several processes work on one store, and everything is done to them.
 //!
-//! The program that is started is the supervisor. It starts workers (itself, with another role),
-//! which run the real engine on the real store and write down every call; it makes faults, of its
-//! own processes, connections and servers alone; at the end it lets everything settle and judges
-//! the history. `history DIR` judges it again.
+//! The program that is started is the supervisor. It starts workers (itself, in another role),
+//! which run the real engine on the real store and write down every call. It makes faults, but only
+//! in its own processes, connections and servers. At the end, it lets everything settle and judges
+//! the history. `history DIR` judges a history again.
 
 mod act;
 mod aim;

@@ -8,15 +8,15 @@ use rustix::time::{ClockId, clock_gettime};
 /// A millisecond.
 pub(crate) const MS: u64 = 1_000_000;
 
-/// Nanoseconds of a clock that all processes of the machine share, and that no library preloaded to
-/// change the time of a process reaches: it is asked of the kernel.
+/// Nanoseconds of a clock that all processes of the machine share. It is read from the kernel, so a
+/// preloaded library that changes a process's time does not affect it.
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
         + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// Rests this thread.
+/// Puts this thread to sleep.
 #[expect(
     clippy::disallowed_methods,
     reason = "the nemesis follows a schedule and waits for other processes"

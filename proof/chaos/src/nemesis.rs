@@ -35,11 +35,11 @@ pub(crate) struct Made {
     pub(crate) died: u32,
 }
 
-/// Something to be undone, and when.
+/// What has to be undone; the numbers are a worker or the operation of the fault.
 enum Due {
     GoOn(u32, u64),
     Quiet(u64),
-    /// The proxy is calm, and closes what it has spoilt.
+    /// The proxy is calm, but still has to close the connections that it has spoilt.
     Closed(u64),
     End(u64, &'static str),
 }
@@ -52,11 +52,11 @@ pub(crate) struct Nemesis<'a> {
     proxy: Option<&'a Proxy>,
     log: Arc<Log>,
     random: Random,
-    /// Kinds with the time of the next one.
+    /// The kinds of faults, each with the time of the next one.
     next: Vec<(&'static str, u64)>,
     due: Vec<(u64, Due)>,
     lease_ms: (u64, u64),
-    /// A fail-over that has not finished yet, and when its state was last asked for.
+    /// A fail-over that has not finished yet, and when its state was last checked.
     failing: Option<(u64, u64)>,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// Undoes what is due and makes what is next.
+    /// Undoes the faults that are due, and makes the next ones.
     pub(crate) fn step(&mut self) -> io::Result<()> {
         let now = mono::now();
         self.undo(now)?;
@@ -106,7 +106,7 @@ impl<'a> Nemesis<'a> {
         self.go_on_failing_over()
     }
 
-    /// Asks now and then whether the group is whole again.
+    /// Checks at intervals whether the group is complete again.
     fn go_on_failing_over(&mut self) -> io::Result<()> {
         let (Some((op, asked)), Some(server)) = (self.failing, self.server.as_deref_mut()) else {
             return Ok(());
@@ -133,7 +133,7 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// Undoes all: the last fault is over.
+    /// Undoes all faults after the last one.
     pub(crate) fn finish(mut self) -> io::Result<Made> {
         let until = mono::now() + 90_000 * MS;
         while self.failing.is_some() {
@@ -214,8 +214,8 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// Kills a worker as it stands, every other one in the middle of a call of the store, and
-    /// starts it again at once. The fault lasts for as long as the dead one's leases may.
+    /// Kills a worker without warning, in half of the cases in the middle of a store call, and
+    /// starts it again at once. The fault lasts as long as a lease of the dead process may.
     fn replace(&mut self, victim: u32, skew: Skew) -> io::Result<()> {
         if self.random.percent(50) {
             wait_for_call(&self.workers.journal(victim)?);
@@ -229,7 +229,7 @@ impl<'a> Nemesis<'a> {
         Ok(())
     }
 
-    /// Stops a worker, mostly for longer than its shorter leases, now and then for longer than the
+    /// Stops a worker, mostly for longer than its shorter leases, and sometimes for longer than the
     /// longest.
     fn stop(&mut self) -> io::Result<()> {
         let victim = self.victim();
@@ -249,7 +249,7 @@ impl<'a> Nemesis<'a> {
         Ok(())
     }
 
-    /// Disturbs the connections for a while, each kind in turn by lot.
+    /// Disturbs the connections for a while, in a way that is drawn at random.
     fn cut(&mut self) {
         let Some(proxy) = self.proxy else { return };
         if self.due.iter().any(|(_, due)| matches!(due, Due::Quiet(_) | Due::Closed(_))) {
@@ -288,7 +288,7 @@ impl<'a> Nemesis<'a> {
         Ok(())
     }
 
-    /// Kills the primary; a replica takes its place, without what had not reached it.
+    /// Kills the primary; a replica takes its place, without the writes that had not reached it.
     fn fail_over(&mut self) -> io::Result<()> {
         if self.failing.is_some() {
             return Ok(());
@@ -323,7 +323,7 @@ fn every(kind: &str) -> u64 {
     }
 }
 
-/// The first of a kind comes early: short runs have to have it.
+/// When the first fault of a kind happens: early, so that short runs have it.
 fn first(kind: &str) -> u64 {
     match kind {
         "restart" | "failover" => 4_000,

@@ -11,7 +11,7 @@ fn scheme(url: &str) -> &str {
     url.split(':').next().unwrap_or_default()
 }
 
-/// Opens it, with every capability that it has.
+/// Opens the store, with every capability that it has.
 pub(crate) async fn connect(url: &str) -> Result<SharedStore> {
     match scheme(url) {
         "memory" => {
@@ -33,7 +33,7 @@ pub(crate) async fn connect(url: &str) -> Result<SharedStore> {
     }
 }
 
-/// Makes its tables, if it has any.
+/// Creates the store's tables, if it has any.
 pub(crate) async fn migrate(url: &str) -> Result<()> {
     match scheme(url) {
         "sqlite" => SqliteConfig::from_url(url)?.migrate(),

@@ -17,7 +17,7 @@ use crate::random::Random;
 use crate::recording::{failed, us};
 use crate::world::{self, World};
 
-/// How long a resolved result is kept. It does not end during a run.
+/// How long a resolved result is kept. This time does not end during a run.
 const TTL: Duration = Duration::from_secs(3_600);
 
 /// One of a worker's operators.
@@ -26,14 +26,14 @@ pub(crate) struct Operator {
     pub(crate) store: SharedStore,
     pub(crate) world: World,
     pub(crate) random: Random,
-    /// A planted defect: what was seen is not compared.
+    /// A planted defect: the store does not compare the token that the operator saw.
     pub(crate) is_unfenced: bool,
-    /// Who it is, in the values that it gives.
+    /// The operator's name in the values that it gives.
     pub(crate) by: String,
 }
 
 impl Operator {
-    /// Intervenes until it is over.
+    /// Intervenes until the run is over.
     pub(crate) async fn run(mut self, over: Arc<AtomicBool>) {
         while !over.load(Ordering::Relaxed) {
             let think = self.random.within(0..30);

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-/// How to use it.
+/// The usage text.
 pub(crate) const USAGE: &str = "\
 usage: chaos [options]
        chaos erased [--store NAME] [--retries N]: searches for what is left of erased answers
@@ -26,13 +26,14 @@ usage: chaos [options]
   --guard none|token|lease   what guards effects outside of the store (default token)
   --plant NAME        plants a defect; `--plant list` prints their names";
 
-/// A worker's or a whole run's settings. A worker gets the same options as its supervisor, and who
-/// it is.
+/// A worker's or a whole run's settings. A worker gets the same options as its supervisor, and its
+/// number.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) role: Role,
     pub(crate) store: String,
-    /// What workers connect to; differs from `store` for a server of its own and behind the proxy.
+    /// The URL that workers connect to. It differs from `store` if the run starts the server, and
+    /// behind the proxy.
     pub(crate) url: Option<String>,
     pub(crate) secs: u64,
     pub(crate) workers: u32,
@@ -49,21 +50,21 @@ pub(crate) struct Plan {
     pub(crate) slack_ms: u64,
     pub(crate) guard: String,
     pub(crate) plant: Option<String>,
-    /// The store loses every answer whose number this divides.
+    /// The store loses every answer whose number is divisible by this.
     pub(crate) lose: Option<u64>,
     pub(crate) proc: u32,
     pub(crate) incarnation: u32,
     pub(crate) began: u64,
-    /// How far ahead the engine's clock runs, in seconds.
+    /// How far the engine's clock is ahead, in seconds.
     pub(crate) ahead: i64,
 }
 
-/// What this process is.
+/// The role of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Supervisor,
     Worker,
-    /// Brings everything to its end after the last fault.
+    /// Completes what is left unfinished after the last fault.
     Settler,
     /// Erases answers, looks for them in a dump, and retries.
     Eraser,
@@ -76,7 +77,7 @@ pub(crate) const OPERATION_TIMEOUT_MS: u64 = 1_000;
 
 const FAULTS: [&str; 7] = ["kill", "stop", "cut", "lose", "restart", "clock", "failover"];
 
-/// Of the answers that a worker gets, one of so many is lost, if that is asked for.
+/// One of this many answers that a worker gets is lost, if the fault `lose` is on.
 pub(crate) const LOSE_NTH: u64 = 97;
 
 impl Plan {
@@ -184,7 +185,7 @@ impl Plan {
         Some(())
     }
 
-    /// The options of a process of this run.
+    /// The options for a process of this run.
     pub(crate) fn options(&self, url: &str, out: &std::path::Path) -> Vec<String> {
         let mut options = vec![
             "--store".into(),

@@ -6,23 +6,23 @@ use defects::Defect;
 use retryproof::store::{ForceRequest, Forced};
 use retryproof::{Identity, Result, SharedStore};
 
-/// An intervention changes the record whatever the operator saw. The operators do it themselves
-/// ([`unfenced`]); the store is as it is.
+/// An intervention changes the record regardless of what the operator saw. The operators do this
+/// themselves ([`unfenced`]); the store is unchanged.
 pub(crate) const UNFENCED_OPERATOR: &str = "unfenced-operator";
 
-/// Whether something of this name can be planted.
+/// Whether a defect with this name can be planted.
 pub(crate) fn is_known(name: &str) -> bool {
     name == UNFENCED_OPERATOR || Defect::named(name).is_some()
 }
 
-/// The names of all that can be planted.
+/// The names of all defects that can be planted.
 pub(crate) fn names() -> String {
     let names = Defect::ALL.iter().map(|defect| defect.name());
     names.chain([UNFENCED_OPERATOR]).collect::<Vec<_>>().join(", ")
 }
 
-/// An intervention without its fencing: with the token that stands there now, and even if the lease
-/// is live.
+/// An intervention without its fencing: with the record's present token, and even if the lease is
+/// live.
 pub(crate) async fn unfenced(
     store: &SharedStore,
     id: &Identity,

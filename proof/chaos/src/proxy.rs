@@ -12,26 +12,27 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Duration, sleep};
 
-/// What is done to every connection.
+/// What the proxy does to every connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mood {
     /// Nothing.
     Calm,
-    /// All are closed, and new ones at once.
+    /// Closes all connections, and new ones at once.
     Cut,
-    /// Closed after so many bytes to the server: within a request, or as soon as it has arrived.
+    /// Closes a connection after this many bytes to the server: within a request, or as soon as the
+    /// request has arrived.
     CutAfterRequest(u64),
-    /// Closed after so many bytes from the server: within an answer, or before it.
+    /// Closes a connection after this many bytes from the server: within an answer, or before it.
     CutAfterReply(u64),
-    /// What the server says is swallowed; closed when it is over.
+    /// Drops what the server sends; closes those connections when the mood ends.
     DropReplies,
-    /// Each piece arrives so many milliseconds later.
+    /// Delays each piece by this many milliseconds.
     Delay(u64),
-    /// Nothing arrives, and no side gets an error; when it is over, everything arrives.
+    /// Passes nothing on, without an error to either side; when the mood ends, everything arrives.
     Stall,
 }
 
-/// A proxy on a port of its own, until it is dropped.
+/// A proxy on a separate port, which ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) port: u16,
@@ -39,7 +40,7 @@ pub(crate) struct Proxy {
     spoilt: Arc<AtomicUsize>,
 }
 
-/// A connection of which an answer was swallowed, until it is closed.
+/// A connection that has lost an answer and is not closed yet.
 struct Spoilt(Arc<AtomicUsize>);
 
 impl Spoilt {
@@ -56,7 +57,7 @@ impl Drop for Spoilt {
 }
 
 impl Proxy {
-    /// Begins to pass on to `target`.
+    /// Starts a proxy in front of `target`.
     pub(crate) fn start(target: SocketAddr) -> io::Result<Self> {
         let (mood, moods) = watch::channel(Mood::Calm);
         let (tell, told) = std::sync::mpsc::channel();
@@ -85,13 +86,13 @@ impl Proxy {
         Ok(Self { port, mood, spoilt })
     }
 
-    /// From now on.
+    /// Sets the mood from now on.
     pub(crate) fn set(&self, mood: Mood) {
         self.mood.send_replace(mood);
     }
 
-    /// Whether connections that the last mood has spoilt are not closed yet: they may still take a
-    /// request, and lose its answer.
+    /// Whether connections that the last mood has spoilt are still open: they may take a request
+    /// and lose its answer.
     pub(crate) fn is_closing(&self) -> bool {
         self.spoilt.load(Ordering::SeqCst) > 0
     }
@@ -206,7 +207,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener as Listener;
 
-    /// A server that says everything twice.
+    /// A server that sends everything twice.
     fn echo() -> SocketAddr {
         let listener = Listener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

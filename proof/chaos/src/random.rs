@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 
-/// SplitMix64. Nothing secret may come of it.
+/// SplitMix64. It is not fit for secrets.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A stream of a seed.
+    /// One of the streams of a seed.
     pub(crate) fn of(seed: u64, stream: u64) -> Self {
         let mut random = Self(seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95));
         random.next();
@@ -23,20 +23,20 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number of the range; its start when it is empty.
+    /// A number in the range; its start if the range is empty.
     pub(crate) fn within(&mut self, range: Range<u64>) -> u64 {
         let width = range.end.saturating_sub(range.start).max(1);
         range.start + self.next() % width
     }
 
-    /// Small numbers as likely as large ones.
+    /// A number in the range, small ones as likely as large ones.
     pub(crate) fn spread(&mut self, range: Range<u64>) -> u64 {
         let (low, high) = (range.start.max(1).ilog2(), range.end.max(2).ilog2());
         let bits = self.within(u64::from(low)..u64::from(high) + 1);
         self.within(1 << bits..1 << (bits + 1)).clamp(range.start, range.end.max(range.start))
     }
 
-    /// Whether something of so many in a hundred happens.
+    /// True in `percent` of a hundred cases.
     pub(crate) fn percent(&mut self, percent: u64) -> bool {
         self.within(0..100) < percent
     }

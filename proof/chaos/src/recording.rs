@@ -19,11 +19,11 @@ use crate::log::Log;
 use crate::world;
 
 tokio::task_local! {
-    /// The call of the engine in whose task a store call is made.
+    /// The engine's call in whose task a store call is made.
     pub(crate) static CALL: u64;
 }
 
-/// A store around another one.
+/// A store that records the calls of the store inside of it.
 pub(crate) struct Recording<S> {
     inner: S,
     purger: SharedStore,
@@ -54,7 +54,8 @@ pub(crate) fn us(duration: Duration) -> Option<u64> {
     u64::try_from(duration.as_micros()).ok()
 }
 
-/// What a stored value is: its bytes' name and what they say that they are, or a tombstone.
+/// Adds a stored value to an event: the hash of its bytes and the identity that they name, or a
+/// tombstone.
 pub(crate) fn opened(event: &mut Event, stored: &StoredResult) {
     event.fp_hash = print(stored.fingerprint());
     match stored.open(None) {
@@ -113,7 +114,8 @@ impl<S> Recording<S> {
     }
 }
 
-/// Whether a failed call may have taken effect: unknown only if the store is away.
+/// Notes whether a failed call may have taken effect: this is unknown only if the store is
+/// unavailable.
 pub(crate) fn failed(event: &mut Event, error: &Error) {
     event.phase = if error.kind() == ErrorKind::Unavailable { Phase::Info } else { Phase::Fail };
     event.said = (error.kind() == ErrorKind::Corrupt).then_some(Said::Corrupt);
@@ -202,7 +204,7 @@ impl<S: IdempotencyStore> IdempotencyStore for Recording<S> {
     }
 }
 
-/// Purges are hygiene, and not judged: what is over counts as absent, purged or not.
+/// Purges are not judged, because an expired record counts as absent, purged or not.
 impl<S: IdempotencyStore> Purge for Recording<S> {
     async fn purge(&self, limit: usize) -> Result<usize> {
         Ok(self.purger.purge(limit).await?.unwrap_or(0))

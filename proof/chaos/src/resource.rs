@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Resource`]: the world outside of the store, which an action changes.
 //!
-//! A lease fences the record, not the world: a process that was stopped acts on after its lease is
-//! over. A resource that asks for the fencing token refuses it then (ACQ-10); one that trusts the
-//! lease does not, and a run whose faults bite shows that.
+//! A lease fences the record, not the world: a process that was stopped continues its work after
+//! its lease has ended. A resource that checks the fencing token then refuses the work (ACQ-10).
+//! One that relies on the lease does not, and a run with strong enough faults shows that.
 
 use std::fs::{File, OpenOptions, create_dir_all};
 use std::io::{Read, Seek, Write};
@@ -21,7 +21,7 @@ const WORK: Duration = Duration::from_millis(20);
 /// What guards an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Guard {
-    /// There are none.
+    /// Actions make no effects.
     None,
     /// The resource refuses a token that is older than one that it has seen.
     Token,
@@ -39,7 +39,7 @@ impl Guard {
     }
 }
 
-/// A folder with a file for each identity, which holds the largest token seen.
+/// A folder with a file for each identity, which contains the largest token seen.
 #[derive(Debug)]
 pub(crate) struct Resource(PathBuf);
 
@@ -50,7 +50,7 @@ impl Resource {
         Ok(Self(folder))
     }
 
-    /// Makes an effect in the name of a lease, and writes down whether it was made.
+    /// Makes an effect in the name of a lease, and logs whether the resource accepted it.
     pub(crate) async fn touch(&self, log: &Log, guard: Guard, identity: &Identity, lease: &Lease) {
         if guard == Guard::None {
             return;

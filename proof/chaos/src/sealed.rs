@@ -28,27 +28,28 @@ use crate::supervisor;
 
 const ANSWERS: usize = 100;
 const SUBJECTS: usize = 10;
-/// How everything secret begins, and how much of it is enough.
+/// The beginning of every secret text.
 const SECRET: &str = "canary-";
-/// How the scope begins, which is stored plain. A file can break a text in two, as PostgreSQL's log
-/// does at the end of a page, so no stretch that begins like the scope may count as a secret.
+/// The beginning of the scope, which is stored plain. A file can split a text, as PostgreSQL's log
+/// does at the end of a page, so no part that begins like the scope may count as a secret.
 const PLAIN: &str = "stored-plain";
 const MARK: usize = 28;
-/// How many unsealed keys and answers the search has to find in files. A page's end can break one.
+/// How many unsealed keys and answers the search has to find in files. The end of a page can split
+/// one.
 const ENOUGH: usize = 2 * ANSWERS - 10;
-/// How long a client keeps a key.
+/// How long a client caches a key.
 const CACHE_MS: u64 = 1_000;
 
 type Failure = Box<dyn Error>;
 
-/// One call with its answer. A key, an answer and a subject are found again wherever they are.
+/// One call with its answer. The key, the answer and the subject can be recognised anywhere.
 struct Canary {
     key: String,
     subject: String,
     answer: Vec<u8>,
 }
 
-/// Seals, searches, rotates and erases; whether nothing was found, lost or run again.
+/// Seals, searches, rotates and erases; returns whether nothing was found, lost or run again.
 pub(crate) fn run(plan: &Plan) -> Result<bool, Failure> {
     let data = supervisor::data_folder()?;
     let apart = data.with_extension("keys");
@@ -77,7 +78,7 @@ async fn seal(plan: &Plan, url: &str, data: &Path, apart: &Path) -> Result<bool,
         })
         .collect();
     let canaries = Arc::new(canaries);
-    // The scope is stored plain: the search has to find it.
+    // The scope is stored plain, so the search has to find it.
     let scope = Scope::new(text(PLAIN))?;
     let config = configured(url, apart)?;
     masters(&config, &["old"])?;
@@ -146,14 +147,14 @@ async fn seal(plan: &Plan, url: &str, data: &Path, apart: &Path) -> Result<bool,
     Ok(found == [0, 0] && able && keys >= SUBJECTS && erased && lost == 0)
 }
 
-/// The stretches that begin with `begin`, in a dump and in the files.
+/// The parts that begin with `begin`, in a dump and in the files.
 async fn search(url: &str, data: &Path, begin: &str) -> Result<[HashSet<Vec<u8>>; 2], Failure> {
     let dumped = dump::of(url, data).await?.ok_or("a store without a dump")?;
     Ok([dumped.marks(begin.as_bytes(), MARK), marks_of(data, begin)?])
 }
 
-/// Stores the same answers once more, unsealed and under their plain keys, in other tables of the
-/// same store. Returns how many keys and answers the search finds in a dump and in the files.
+/// Stores the same answers again, unsealed and under their plain keys, in other tables of the same
+/// store. Returns how many keys and answers the search finds in a dump and in the files.
 async fn unsealed(
     url: &str,
     data: &Path,
@@ -179,8 +180,8 @@ async fn unsealed(
     }))
 }
 
-/// Rotates while calls of known and new keys run. Returns how many keys were wrapped and how many
-/// calls failed.
+/// Rotates the master key while calls with known and new keys run. Returns how many keys were
+/// wrapped and how many calls failed.
 async fn rotate(
     config: &IdempotencyConfig,
     scope: &Scope,
@@ -239,14 +240,14 @@ fn configured(url: &str, apart: &Path) -> Result<IdempotencyConfig, Failure> {
     Ok(config)
 }
 
-/// Writes the file of master keys. Each key follows from its id.
+/// Writes the file of master keys. Each key is derived from its id.
 fn masters(config: &IdempotencyConfig, ids: &[&str]) -> Result<(), Failure> {
     let line = |id: &&str| format!("{id}:{}\n", format!("{:02x}", id.len()).repeat(32));
     let file = config.seal.master.as_deref().ok_or("no file")?;
     Ok(fs::write(file, ids.iter().map(line).collect::<String>())?)
 }
 
-/// Makes the tables, as soon as the server is up.
+/// Creates the tables, as soon as the server is ready.
 async fn prepared(config: &IdempotencyConfig) -> Result<(), Failure> {
     let until = mono::now() + 30_000 * MS;
     loop {
@@ -258,7 +259,7 @@ async fn prepared(config: &IdempotencyConfig) -> Result<(), Failure> {
     }
 }
 
-/// An engine with connections and a cache of its own, as another process has them.
+/// An engine with separate connections and a separate cache, like one of another process.
 async fn client(config: &IdempotencyConfig) -> Result<IdempotencyEngine, Failure> {
     Ok(IdempotencyEngine::new(connect_with(config).await?))
 }
@@ -294,7 +295,7 @@ fn expect(said: Said, expected: Said, what: &str) -> Result<(), Failure> {
     Err(format!("{what} was answered {said:?}").into())
 }
 
-/// The stretches in the files below a folder that begin with `begin`.
+/// The parts that begin with `begin` in the files below a folder.
 fn marks_of(folder: &Path, begin: &str) -> Result<HashSet<Vec<u8>>, Failure> {
     let mut marks = HashSet::new();
     for entry in fs::read_dir(folder)? {

@@ -18,7 +18,7 @@ mod recipe;
 use recipe::Recipe;
 pub(crate) use recipe::program;
 
-/// How long a server may take to serve, also after it was killed.
+/// How long a server may take until it is ready, also after it was killed.
 const READY_MS: u64 = 60_000;
 
 /// How long the sentinels have to promote a replica.
@@ -34,16 +34,16 @@ struct Process {
 /// A store's server, or a group of them.
 pub(crate) struct Server {
     url: String,
-    /// What the proxy passes on to; a group has none.
+    /// The port that the proxy passes on to; a group has none.
     port: Option<u16>,
     processes: Vec<Process>,
     dir: PathBuf,
-    /// The port of a primary that was killed, and when, until the group is whole again.
+    /// The port of a killed primary, and the time of the kill, until the group is complete again.
     deposed: Option<(u16, u64)>,
 }
 
 impl Server {
-    /// Makes and starts one in `dir`; none for a store without a server.
+    /// Creates and starts a server in `dir`; none for a store without a server.
     pub(crate) fn start(store: &str, dir: &Path) -> io::Result<Option<Self>> {
         let Some((url, port, recipes)) = recipe::of(store, dir)? else { return Ok(None) };
         let mut server =
@@ -63,12 +63,12 @@ impl Server {
         &self.url
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
     }
 
-    /// Kills it as it stands.
+    /// Kills the server without warning.
     pub(crate) fn kill(&mut self) -> io::Result<()> {
         match self.processes.first_mut() {
             Some(process) => process.kill(),
@@ -76,7 +76,7 @@ impl Server {
         }
     }
 
-    /// Starts it with the data that it left.
+    /// Starts the server again with its data.
     pub(crate) fn start_again(&mut self) -> io::Result<()> {
         match self.processes.first_mut() {
             Some(process) => process.start(),
@@ -97,8 +97,8 @@ impl Server {
         Ok(())
     }
 
-    /// Goes on with it: once another one is the primary, the old one comes back behind it. Whether
-    /// the group is whole again.
+    /// Continues the fail-over: when another server is the primary, the old one restarts as its
+    /// replica. Returns whether the group is complete again.
     pub(crate) fn go_on_failing_over(&mut self) -> io::Result<bool> {
         let Some((deposed, since)) = self.deposed else { return Ok(true) };
         let old = self.processes.iter().position(|process| process.recipe.port == deposed);
@@ -147,7 +147,7 @@ impl Drop for Server {
 }
 
 impl Process {
-    /// Writes its files and makes its data.
+    /// Writes its files and creates its data.
     fn make(&self) -> io::Result<()> {
         let dir = &self.recipe.dir;
         fs::create_dir_all(dir)?;
@@ -184,8 +184,8 @@ impl Process {
         Ok(command)
     }
 
-    /// Starts it and waits until it serves. What is left of one that was killed may keep it out for
-    /// a moment.
+    /// Starts the server and waits until it is ready. Remains of a killed server may prevent the
+    /// start for a moment.
     fn start(&mut self) -> io::Result<()> {
         let until = mono::now() + READY_MS * MS;
         loop {
@@ -243,7 +243,8 @@ impl Process {
     }
 }
 
-/// The command of a server that dies with us, however we die, where the machine can see to that.
+/// The command of a server that is killed when this process ends in any way, if the machine
+/// supports that.
 fn tied(command: &[String]) -> Vec<String> {
     const SETPRIV: &str = "/usr/bin/setpriv";
     let mut words = Vec::new();
@@ -259,7 +260,7 @@ fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// What a server of Redis's kind says to one command.
+/// Sends one command to a server of Redis's kind, and returns the answer.
 fn ask(port: u16, command: &str) -> io::Result<String> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500))?;
@@ -273,7 +274,7 @@ fn ask(port: u16, command: &str) -> io::Result<String> {
     String::from_utf8(text).map_err(io::Error::other)
 }
 
-/// The user that a server runs as; none when we are not root.
+/// The user that a server runs as; none if this process does not run as root.
 fn user(names: &[&str]) -> io::Result<Option<(u32, u32)>> {
     if fs::metadata("/proc/self")?.uid() != 0 {
         return Ok(None);

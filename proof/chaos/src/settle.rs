@@ -17,11 +17,11 @@ use crate::log::Log;
 use crate::recording::CALL;
 use crate::world;
 
-/// So many at once.
+/// How many identities are settled at once.
 const AT_ONCE: u64 = 16;
 
-/// Settles the identities up to the number `newest`. A holder has `wait` to answer or to be
-/// replaced.
+/// Settles the identities up to the number `newest`. A holder has the time `wait` to answer or to
+/// be replaced.
 pub(crate) async fn settle(
     (newest, wait): (u64, Duration),
     log: &Arc<Log>,
@@ -56,7 +56,7 @@ async fn one(
     let look = || engine.store().as_dyn().dyn_peek(identity.clone());
     let standing = patiently(look).await?;
     if matches!(standing, Peeked::Busy(_)) {
-        // Claim again if an answer got lost.
+        // Claim again if an answer was lost.
         for _ in 0..10 {
             if claim(log, engine, identity, wait).await? {
                 break;
@@ -81,7 +81,7 @@ async fn one(
     Ok(())
 }
 
-/// A server that was killed at the very end may still be coming back.
+/// Repeats a call, because a server that was killed at the very end may still be restarting.
 async fn patiently<T, F: Future<Output = Result<T>>>(ask: impl Fn() -> F) -> Result<T> {
     let mut left = 40;
     loop {
@@ -99,8 +99,8 @@ async fn patiently<T, F: Future<Output = Result<T>>>(ask: impl Fn() -> F) -> Res
     }
 }
 
-/// Asks for an identity that was left in progress: its holder or a takeover has to answer. Returns
-/// whether the store did.
+/// Calls for an identity that was left in progress: its holder has to answer, or the call takes
+/// over. Returns whether the store answered.
 async fn claim(
     log: &Arc<Log>,
     engine: &IdempotencyEngine,

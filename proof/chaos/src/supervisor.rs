@@ -21,7 +21,7 @@ use crate::proxy::Proxy;
 use crate::server::Server;
 use crate::workers::Workers;
 
-/// Makes a run; whether it was green.
+/// Makes a run, and returns whether it was green.
 pub(crate) fn run(mut plan: Plan) -> Result<bool, Box<dyn Error>> {
     let keep = plan.out.is_some();
     let out = match &plan.out {
@@ -51,7 +51,7 @@ pub(crate) fn run(mut plan: Plan) -> Result<bool, Box<dyn Error>> {
     Ok(green)
 }
 
-/// Where the store's own files are: other users' servers have to get through to it.
+/// The folder of the store's own files, which servers of other users have to be able to reach.
 pub(crate) fn data_folder() -> std::io::Result<PathBuf> {
     let data = std::env::temp_dir().join(format!("retryproof-chaos-data-{}", std::process::id()));
     fs::create_dir_all(&data)?;
@@ -62,7 +62,7 @@ pub(crate) fn data_folder() -> std::io::Result<PathBuf> {
 /// The faults that a store can have.
 fn possible(store: &str) -> &'static [&'static str] {
     match store {
-        // A kill would take its records along.
+        // A kill would delete its records.
         "memory" => &["stop", "lose"],
         "sqlite" => &["kill", "stop", "clock", "lose"],
         "sentinel" => &["kill", "stop", "clock", "failover"],
@@ -199,7 +199,7 @@ fn size(out: &Path) -> f64 {
     megabytes
 }
 
-/// Makes the tables. A server that has just begun to listen may not serve yet.
+/// Creates the tables. A server that has just begun to listen may not be ready yet.
 pub(crate) fn prepare(url: &str) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let until = mono::now() + 30_000 * MS;
@@ -219,7 +219,7 @@ pub(crate) fn prepare(url: &str) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Brings the tables to the newer form; or to one that this program may not use.
+/// Brings the tables to the newer form, or to one that this program may not use.
 fn change(url: &str, contracts: bool) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -233,8 +233,8 @@ fn change(url: &str, contracts: bool) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A program that the tables exclude is refused, and told which side to upgrade. Redis has no
-/// tables: there, each record says its form.
+/// Checks that a program that the tables exclude is refused, with an error that says which side to
+/// upgrade. Redis has no tables: there, each record has its own form.
 fn refused(url: &str) -> Result<(), Box<dyn Error>> {
     if url.starts_with("redis") {
         return Ok(());
@@ -257,7 +257,7 @@ fn refused(url: &str) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Host and port of a URL, resolved.
+/// The resolved address in a URL.
 fn authority(url: &str) -> Option<SocketAddr> {
     let (scheme, rest) = url.split_once("://")?;
     let host = rest.split(['/', '?']).next()?.rsplit('@').next()?;
@@ -271,7 +271,7 @@ fn authority(url: &str) -> Option<SocketAddr> {
     whole.to_socket_addrs().ok()?.next()
 }
 
-/// The URL with the proxy's address in the place of the server's.
+/// The URL with the proxy's address instead of the server's.
 fn through(url: &str, port: u16) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -280,10 +280,10 @@ fn through(url: &str, port: u16) -> String {
     format!("{scheme}://{login}127.0.0.1:{port}{tail}")
 }
 
-/// The longest pause between two reads of a waiter that is not notified, with its jitter (ACQ-4).
+/// The longest pause, with its jitter, between two reads of a waiter that is not notified (ACQ-4).
 fn poll_ms(store: &str) -> u64 {
     match store.split(':').next().unwrap_or_default() {
-        // Every change happens in the one process.
+        // Every change happens in the same process.
         "memory" => 0,
         "sqlite" => 24,
         "mariadb" | "mysql" => 48,
@@ -323,7 +323,7 @@ fn write_manifest(
     fs::write(out.join("run.json"), serde_json::to_vec_pretty(&manifest)?)
 }
 
-/// The source's revision, where git is there to say it.
+/// The source's revision, if git can report it.
 fn revision() -> String {
     let asked =
         std::process::Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();

@@ -23,10 +23,10 @@ use crate::resource::{Guard, Resource};
 use crate::settle;
 use crate::world::World;
 
-/// Between two looks at the clock, to see whether the process has run.
+/// The time between two reads of the clock, which show whether the process has run.
 const TICK_MS: u64 = 10;
 
-/// Runs until it is told to end. The error is for the worker's log.
+/// Runs until the supervisor ends it. The error is for the worker's log.
 pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
     // If the supervisor dies, the worker's standard input ends, but a stopped process does not read
     // its input.
@@ -37,7 +37,7 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
     let log = Arc::new(Log::open(&out, plan.proc, plan.incarnation)?);
     let in_memory = plan.url.as_deref() == Some("memory");
     let runtime = if in_memory {
-        // With one thread, no two calls would be under way at once.
+        // With one thread, no two calls would be in flight at once.
         tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?
     } else {
         tokio::runtime::Builder::new_current_thread().enable_all().build()?
@@ -60,13 +60,13 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-/// The newest identity, and how long its holder has to end.
+/// The number of the newest identity, and how long its holder may take to end.
 fn unsettled(plan: &Plan) -> (u64, Duration) {
     let wait = Duration::from_millis(plan.lease_ms.1 * 2 + 2_000);
     (World { began: plan.began }.newest(), wait)
 }
 
-/// The end of standard input is the end of the work: told so, or when the supervisor is gone.
+/// The work ends at the end of standard input: the supervisor has closed it, or is gone.
 fn hear_the_end(over: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -118,7 +118,7 @@ async fn work(
     Ok(())
 }
 
-/// Writes down when the process did not run: it was stopped, or the machine had no time for it.
+/// Logs when the process did not run, because it was stopped or the machine had no time for it.
 async fn watch_lags(log: Arc<Log>) {
     let mut last = mono::now();
     loop {
@@ -132,7 +132,7 @@ async fn watch_lags(log: Arc<Log>) {
     }
 }
 
-/// Ends in order, and says so.
+/// Ends the process in order, and logs its end.
 async fn end(log: &Log, engine: &IdempotencyEngine, store: SharedStore) {
     let left = engine.shutdown(Duration::from_secs(5)).await;
     drop(store);

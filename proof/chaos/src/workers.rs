@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::log;
 
-/// One worker: its process now, and which life it is in.
+/// One worker: its present process, and the number of its life.
 struct Slot {
     child: Child,
     incarnation: u32,
@@ -22,26 +22,26 @@ pub(crate) struct Workers {
     slots: Vec<Slot>,
     options: Vec<String>,
     out: PathBuf,
-    /// How to start a process whose wall clock is wrong, if the machine can.
+    /// The library that gives a process a wrong wall clock, if the machine has it.
     faketime: Option<&'static str>,
 }
 
-/// What a worker's clock is off by.
+/// The error of a worker's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Skew {
     /// Seconds.
     pub(crate) ahead: i64,
 }
 
-/// Where Debian's package puts the library that makes a process believe in another time.
+/// The paths at which Debian's package installs the library that gives a process a wrong time.
 const FAKETIME: [&str; 2] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
 ];
 
 impl Workers {
-    /// Starts them. `wall_clocks`: whether a wrong clock is also the host's, where the machine can
-    /// do that.
+    /// Starts the workers. With `wall_clocks`, a wrong clock is also the wall clock, if the machine
+    /// supports that.
     pub(crate) fn start(
         count: u32,
         options: Vec<String>,
@@ -62,7 +62,7 @@ impl Workers {
         self.slots.len() as u64
     }
 
-    /// Whether wall clocks can be wrong too, or the engine's alone.
+    /// Whether wall clocks can be wrong too, and not only the engine's clock.
     pub(crate) fn has_faketime(&self) -> bool {
         self.faketime.is_some()
     }
@@ -104,13 +104,13 @@ impl Workers {
         self.slot(proc).is_ok_and(|slot| slot.stopped)
     }
 
-    /// Where the worker writes what it does.
+    /// The file in which the worker records its calls.
     pub(crate) fn journal(&mut self, proc: u32) -> io::Result<PathBuf> {
         let incarnation = self.slot(proc)?.incarnation;
         Ok(self.out.join(log::name(proc, incarnation)))
     }
 
-    /// Kills a worker as it stands.
+    /// Kills a worker without warning.
     pub(crate) fn kill(&mut self, proc: u32) -> io::Result<()> {
         let slot = self.slot(proc)?;
         // The process is an unreaped child, so no other process can have its id.
@@ -120,7 +120,7 @@ impl Workers {
         Ok(())
     }
 
-    /// Starts it again, as another incarnation.
+    /// Starts the worker again, as another incarnation.
     pub(crate) fn revive(&mut self, proc: u32, skew: Skew) -> io::Result<()> {
         let incarnation = self.slot(proc)?.incarnation + 1;
         let child = self.spawn(proc, incarnation, skew)?;
@@ -140,8 +140,8 @@ impl Workers {
         signal(&slot.child, Signal::CONT)
     }
 
-    /// Restarts the workers that ended by themselves, and returns how many did. None should end
-    /// while the run lasts.
+    /// Restarts the workers that ended by themselves, and returns how many did. No worker should
+    /// end during a run.
     pub(crate) fn tend(&mut self) -> io::Result<u32> {
         let mut ended = 0;
         for proc in 1..=u32::try_from(self.slots.len()).unwrap_or(0) {
@@ -153,7 +153,7 @@ impl Workers {
         Ok(ended)
     }
 
-    /// Lets all workers end by themselves; one that does not is killed, and counted.
+    /// Lets all workers end by themselves. A worker that does not end is killed and counted.
     pub(crate) fn end(&mut self, within_ms: u64) -> io::Result<u32> {
         for slot in &mut self.slots {
             if slot.stopped {
@@ -179,7 +179,7 @@ impl Workers {
         Ok(killed)
     }
 
-    /// Brings everything to its end; whether that succeeded.
+    /// Completes what is left unfinished, and returns whether that succeeded.
     pub(crate) fn settle(&self) -> io::Result<bool> {
         let proc = u32::try_from(self.slots.len()).unwrap_or(0) + 1;
         Ok(self.command("settle", proc, 1)?.stdin(Stdio::null()).status()?.success())
@@ -196,8 +196,8 @@ impl Drop for Workers {
     }
 }
 
-/// Removes what the library for wrong clocks leaves of a process that was killed: it names its
-/// shared memory after the process.
+/// Removes the shared memory that the library for wrong clocks leaves of a killed process: it is
+/// named after the process.
 fn sweep(child: &Child) {
     for name in ["faketime_shm_", "sem.faketime_sem_"] {
         let _ = std::fs::remove_file(format!("/dev/shm/{name}{}", child.id()));

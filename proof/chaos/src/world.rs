@@ -6,10 +6,10 @@ use retryproof::{Identity, Scope};
 use crate::mono::{self, MS};
 use crate::random::Random;
 
-/// A key is asked for by all for this long; then only now and then. So each identity's story stays
-/// short.
+/// How long a key is used by all callers; afterwards, it is used only now and then. This keeps each
+/// identity's story short.
 const HOT_MS: u64 = 1_500;
-/// How many are asked for at once.
+/// How many keys are in use at once.
 const HOT: u64 = 40;
 
 /// The identities of a run, by number.
@@ -25,16 +25,16 @@ impl World {
         mono::now().saturating_sub(self.began) / MS * HOT / HOT_MS + HOT
     }
 
-    /// One that is hot, or an old one.
+    /// Picks an identity that is in use, or an old one.
     pub(crate) fn pick(self, random: &mut Random) -> u64 {
         let newest = self.newest();
         if random.percent(12) { random.within(0..newest) } else { newest - random.within(0..HOT) }
     }
 }
 
-/// Scope and key of a number. Neighbours are hostile pairs: a separator in one or the other,
-/// letters that only differ in case, in composition, in a blank at the end or in the last of 255
-/// bytes.
+/// The scope and the key of a number. Neighbours are hostile pairs: with a separator in one or the
+/// other, or with letters that differ only in case, in composition, in a trailing blank or in the
+/// last of 255 bytes.
 pub(crate) fn name(number: u64) -> (String, String) {
     let round = number / 12;
     let (scope, key) = match number % 12 {
@@ -54,20 +54,21 @@ pub(crate) fn name(number: u64) -> (String, String) {
     (scope.into(), key)
 }
 
-/// The identity of a number.
+/// The identity with this number.
 pub(crate) fn identity(number: u64) -> retryproof::Result<Identity> {
     let (scope, key) = name(number);
     Identity::of(Scope::new(scope)?, key)
 }
 
-/// A value that names its identity and its token, so that a leak shows in itself.
+/// A value that names its identity and its token, so that a value of another identity is
+/// recognised.
 pub(crate) fn value(identity: &Identity, token: u64, by: &str, padding: u64) -> Vec<u8> {
     let padding = ".".repeat(usize::try_from(padding).unwrap_or(0));
     let whole = (identity.scope().as_str(), identity.key().expose(), token, by, padding);
     serde_json::to_vec(&whole).unwrap_or_default()
 }
 
-/// What a value says that it is.
+/// The identity and the token that a value names.
 pub(crate) fn bears(value: &[u8]) -> Option<(String, String, u64)> {
     let (scope, key, token, _, _) =
         serde_json::from_slice::<(String, String, u64, String, String)>(value).ok()?;

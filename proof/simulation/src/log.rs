@@ -59,12 +59,12 @@ impl Log {
         self.ops.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Writes an event that happens now.
+    /// Creates an event at the present time.
     pub(crate) fn event(&self, op: u64, fun: Fun, phase: Phase) -> Event {
         Event::new(self.who, op, fun, phase, mono::now())
     }
 
-    /// Writes an event of an identity that happens now.
+    /// Creates an event of an identity at the present time.
     pub(crate) fn of(&self, op: u64, fun: Fun, phase: Phase, identity: &Identity) -> Event {
         Event {
             scope: Some(identity.scope().as_str().to_owned()),

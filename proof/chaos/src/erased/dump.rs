@@ -18,7 +18,7 @@ use crate::server::program;
 pub(crate) struct Dump(Vec<u8>);
 
 impl Dump {
-    /// The stretches of `length` bytes that begin with `begin`.
+    /// The parts of `length` bytes that begin with `begin`.
     pub(crate) fn marks(&self, begin: &[u8], length: usize) -> HashSet<Vec<u8>> {
         let hex: String = begin.iter().map(|byte| format!("{byte:02x}")).collect();
         let plain = self.0.windows(length).filter(|part| part.starts_with(begin));
@@ -29,7 +29,7 @@ impl Dump {
     }
 }
 
-/// The bytes that hex digits stand for.
+/// Decodes hex digits.
 fn bytes(digits: &[u8]) -> Vec<u8> {
     let byte = |pair: &[u8]| {
         let pair = std::str::from_utf8(pair).ok()?;
@@ -38,7 +38,7 @@ fn bytes(digits: &[u8]) -> Vec<u8> {
     digits.chunks_exact(2).filter_map(byte).collect()
 }
 
-/// Dumps the store; none for one that has no form outside of its process.
+/// Dumps the store; none for a store that exists only in its process.
 pub(crate) async fn of(url: &str, data: &Path) -> Result<Option<Dump>, Box<dyn Error>> {
     let dump = match url.split(':').next().unwrap_or_default() {
         "sqlite" => sqlite(url, data)?,
@@ -50,7 +50,7 @@ pub(crate) async fn of(url: &str, data: &Path) -> Result<Option<Dump>, Box<dyn E
     Ok(Some(Dump(dump)))
 }
 
-/// Every column of every table, and the files: OPS-4 promises both.
+/// Every column of every table, and the files, because OPS-4 covers both.
 fn sqlite(url: &str, data: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
     let path = url.strip_prefix("sqlite:").ok_or("the URL does not name a file")?;
     let file = Connection::open(path)?;
@@ -88,7 +88,8 @@ fn postgres(url: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok(output.stdout)
 }
 
-/// As `mariadb-dump --hex-blob` writes it. The tool is in a package that nothing else needs.
+/// The same form as `mariadb-dump --hex-blob` writes. The tool itself is in a package that nothing
+/// else needs.
 async fn mariadb(url: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     let pool = MySqlPool::connect(url).await?;
     let columns = sqlx::query(
@@ -109,7 +110,7 @@ async fn mariadb(url: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok(dump)
 }
 
-/// Each key with its value, and as DUMP writes it.
+/// Each key with its value, and with the output of DUMP.
 async fn redis(url: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut link = Client::open(url)?.get_multiplexed_async_connection().await?;
     let keys: Vec<Vec<u8>> = cmd("KEYS").arg("*").query_async(&mut link).await?;

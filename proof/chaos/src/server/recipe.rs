@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use super::{ask, free_port, user};
 
-/// What the sentinels call the group.
+/// The sentinels' name for the group.
 const GROUP: &str = "chaos";
 
-/// How one server process is made and started.
+/// How one server process is set up and started.
 pub(super) struct Recipe {
     pub(super) name: String,
     pub(super) port: u16,
@@ -23,7 +23,7 @@ pub(super) struct Recipe {
 
 type Recipes = (String, Option<u16>, Vec<Recipe>);
 
-/// URL, port and processes of a store's server.
+/// The URL, the port and the processes of a store's server.
 pub(super) fn of(store: &str, dir: &Path) -> io::Result<Option<Recipes>> {
     match store {
         "postgres" => postgres(dir).map(Some),
@@ -44,7 +44,7 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// A program, also in the folders outside of PATH in which Debian's packages put some.
+/// Finds a program, also in the folders outside of PATH in which Debian's packages install some.
 pub(crate) fn program(name: &str) -> io::Result<String> {
     let mut folders: Vec<PathBuf> =
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
@@ -130,7 +130,7 @@ fn mariadb(dir: &Path) -> io::Result<Recipes> {
     Ok((format!("mysql://retryproof:secret@127.0.0.1:{port}/retryproof"), Some(port), vec![recipe]))
 }
 
-/// With an append-only file. What `role` says comes last, and wins.
+/// A Redis server with an append-only file. The settings in `role` come last and take precedence.
 fn redis(name: &str, port: u16, dir: &Path, role: &str) -> io::Result<Recipe> {
     let dir = dir.join(name);
     let config = format!(

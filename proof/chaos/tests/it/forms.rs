@@ -2,7 +2,7 @@
 //! An older and a newer program on one store, under kills, in both orders (REC-1): nothing is
 //! violated, no start is refused, and tables that exclude the program say which side to upgrade.
 //!
-//! `RETRYPROOF_FORMS_SECS=60` makes each run as long.
+//! With `RETRYPROOF_FORMS_SECS=60`, each run lasts that long.
 
 use crate::chaos;
 

@@ -2,10 +2,10 @@
 //! Short kill tests: each store holds, and each planted defect is caught by the run that finds
 //! nothing without it.
 //!
-//! They share the machine with everything else that is tested, so the counts that a run has to
-//! reach are three hundredths of those of a machine of its own (150 operations, 2 kills, 2
-//! takeovers and 15 replays in 30 s), and each bound of time has seconds of slack: it is what
-//! happened that is judged here, not how fast.
+//! The runs share the machine with all other tests. Therefore they only have to reach three
+//! hundredths of the counts for a dedicated machine (150 operations, 2 kills, 2 takeovers and 15
+//! replays in 30 s), and each time bound has seconds of slack: these tests check what happened, not
+//! how fast.
 
 mod erased;
 mod forms;
@@ -53,8 +53,7 @@ impl Ran {
     }
 }
 
-/// Runs the program in a folder of its own. What a run that did not end well wrote down stays
-/// there.
+/// Runs the program in a new folder. The history of a failed run stays there.
 fn chaos(name: &str, options: &[&str]) -> Ran {
     let out = folder(name);
     let mut command = Command::new(env!("CARGO_BIN_EXE_chaos"));
@@ -74,7 +73,7 @@ fn chaos(name: &str, options: &[&str]) -> Ran {
     Ran { code: output.status.code(), said }
 }
 
-/// In the target folder, where it is found again.
+/// The folder of a run below the target folder, where a person can find it.
 fn folder(name: &str) -> PathBuf {
     let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{name}"));
     let _ = std::fs::remove_dir_all(&out);

@@ -3,8 +3,8 @@
 
 use crate::{Ran, chaos};
 
-/// A run on a store with a defect, with leases so short that a holder is overtaken often. It has to
-/// fail by one of the `rules`.
+/// Makes a run on a store with a defect, with leases so short that another owner often takes over
+/// from a holder. The run has to break one of the `rules`.
 #[track_caller]
 fn caught(store: &str, (defect, faults): (&str, &str), rules: &[&str]) {
     let options = [
