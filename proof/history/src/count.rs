@@ -12,11 +12,11 @@ pub struct Count {
     pub name: &'static str,
     /// How often it happened.
     pub have: u64,
-    /// Fewer void the run.
+    /// The minimum: with fewer, the run is void.
     pub least: u64,
 }
 
-/// What a run of [`REFERENCE_SECS`] on a machine of its own must reach, at least.
+/// The minimum counts of a run of [`REFERENCE_SECS`] on a dedicated machine.
 const REFERENCE: [(&str, u64); 9] = [
     ("operations", 100_000),
     ("kills", 1_000),
@@ -29,13 +29,13 @@ const REFERENCE: [(&str, u64); 9] = [
     ("info", 500),
 ];
 
-/// The length that the minimum counts are stated for.
+/// The length of a run for which the minimum counts are stated.
 const REFERENCE_SECS: u64 = 600;
 
-/// Of a hundred operations so many overlap a fault, whatever the length of the run.
+/// How many of a hundred operations have to overlap a fault, whatever the length of the run.
 const OVERLAP_PERCENT: u64 = 30;
 
-/// What happened how often.
+/// How often each kind of event happened.
 #[derive(Debug, Clone, Default)]
 #[expect(missing_docs, reason = "they say it")]
 pub struct Counts {
@@ -62,10 +62,11 @@ pub struct Counts {
     pub tombstones: u64,
     pub info: u64,
     pub failed: u64,
-    /// Calls of operators that were answered, and those that changed a record.
+    /// The calls of operators that were answered, and those that changed a record.
     pub interventions: u64,
     pub applied: u64,
-    /// Interventions with a holder's or a taker's call for the key between the operator's look and the answer.
+    /// Interventions during which a holder or a taker made a call for the key, between the
+    /// operator's look and the answer.
     pub races: u64,
     pub effects: u64,
     pub effects_refused: u64,
@@ -75,7 +76,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts a run.
+    /// Counts the events of a run.
     #[must_use]
     pub fn of(run: &Run) -> Self {
         let fault =
@@ -139,7 +140,7 @@ impl Counts {
         counts
     }
 
-    /// The counts that have a minimum, with it.
+    /// The counts that have a minimum, each with it.
     #[must_use]
     pub fn list(&self) -> Vec<Count> {
         let have = |name: &str| match name {
@@ -182,9 +183,8 @@ fn is_raced(story: &Story, op: &Op) -> bool {
     })
 }
 
-/// The minimum counts: in proportion to the run's length and to the share of a machine that it has;
-/// faults that were not asked for are not missed, those that were have to have happened at least
-/// once.
+/// The minimum counts, in proportion to the run's length and to its share of a machine. Faults that
+/// were not requested are not missed; those that were requested must have happened at least once.
 fn minima(run: &Run) -> Vec<(&'static str, u64)> {
     let manifest = &run.manifest;
     let asked = |fault: &str| manifest.faults.iter().any(|asked| asked == fault);
@@ -208,7 +208,7 @@ fn minima(run: &Run) -> Vec<(&'static str, u64)> {
         })
         .map(|(name, reference)| (*name, scaled(*reference).max(1)))
         .collect();
-    // The loss of an answer is an instant and has no window; and nothing goes on beside a fault of
+    // The loss of an answer is an instant without a window, and nothing happens beside a fault of
     // the only process.
     if manifest.workers > 1 && manifest.faults.iter().any(|fault| fault != "lose") {
         minima.push(("operations of a hundred that overlap a fault", OVERLAP_PERCENT));
@@ -229,7 +229,7 @@ fn minima(run: &Run) -> Vec<(&'static str, u64)> {
     minima
 }
 
-/// The faults' windows, joined where they meet.
+/// The faults' windows; overlapping windows are joined.
 fn windows(faults: &[Fault]) -> Vec<(u64, u64)> {
     let mut windows: Vec<(u64, u64)> = faults
         .iter()

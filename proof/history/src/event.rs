@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What an event tells of.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fun {
@@ -29,32 +29,32 @@ pub enum Fun {
     ForceErase,
     /// Store call, without an identity.
     Purge,
-    /// A call of the engine: its beginning, and what it was answered.
+    /// A call of the engine: its beginning and its answer.
     Respond,
-    /// The action's first poll.
+    /// The first poll of the action.
     ActStart,
     /// The action's end, however it ended.
     ActEnd,
     /// The action's effect on a resource outside of the store, or the resource's refusal.
     Effect,
-    /// The hook of a refused completion got the value (CMP-2).
+    /// The hook for refused completions got the value (CMP-2).
     Fenced,
-    /// An observer was told.
+    /// An observer was notified.
     Told,
     /// The process did not run from `since_ns` to `mono_ns`.
     Lag,
-    /// What an operator sees of the record when all is over.
+    /// The record as an operator sees it at the end of the run.
     Dump,
-    /// A process began (`invoke`) or ended by itself (`ok`).
+    /// A process began (`invoke`), or ended by itself (`ok`).
     Proc,
     /// A fault began (`invoke`) and ended (`ok`).
     Fault,
-    /// The last fault is over; from here on everything settles.
+    /// The last fault is over; from here on, everything settles.
     Settle,
 }
 
 impl Fun {
-    /// Whether an operator sends it.
+    /// Whether it is a call of an operator.
     #[must_use]
     pub fn is_force(self) -> bool {
         matches!(
@@ -64,41 +64,42 @@ impl Fun {
     }
 }
 
-/// Where in its life the event's call is.
+/// The phase of the event's call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Before it was sent.
+    /// The call is about to be sent.
     Invoke,
-    /// It was answered.
+    /// The call was answered.
     Ok,
-    /// It failed, and nothing happened.
+    /// The call failed, and nothing happened.
     Fail,
-    /// It is unknown whether it happened.
+    /// It is unknown whether the call took effect.
     Info,
 }
 
-/// Answers, ends and tellings.
+/// What an event says: an answer, an end or a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Said {
-    /// Acquire: the lease is the caller's.
+    /// Acquire: the caller got the lease.
     Granted,
-    /// Acquire: it is, and it was another's (ACQ-12).
+    /// Acquire: the caller got the lease, which was another owner's before (ACQ-12).
     TookOver,
-    /// Acquire, look: another holds it. An operator's call: refused, because the lease runs.
+    /// Acquire or look: another owner holds the lease. An operator's call: refused, because the
+    /// lease runs.
     Busy,
-    /// Acquire, look: done, and here is the value.
+    /// Acquire or look: the work is done, and the answer has the value.
     Complete,
-    /// Acquire, look: done, and not to be replayed.
+    /// Acquire or look: the work is done and cannot be replayed.
     Tombstone,
-    /// Look, an operator's call: no record.
+    /// Look or an operator's call: there is no record.
     Absent,
-    /// Extend, complete, release, an operator's call: it took effect.
+    /// Extend, complete, release or an operator's call: it took effect.
     Done,
-    /// Complete, release: it had been done before.
+    /// Complete or release: it had been done before.
     AlreadyDone,
-    /// Extend, complete, release: refused.
+    /// Extend, complete or release: refused.
     Lost,
     /// An operator's call: refused, because the work has no result.
     Unfinished,
@@ -106,51 +107,51 @@ pub enum Said {
     Finished,
     /// An operator's call: refused, because the key was granted again.
     AnotherToken,
-    /// Wait: it has ended.
+    /// Wait: the wait has ended.
     Woken,
     /// Any store call: the record cannot be read (CMP-8).
     Corrupt,
     /// Respond: the action ran in this call.
     Executed,
-    /// Respond: the stored result.
+    /// Respond: the caller got the stored result.
     Replayed,
-    /// Respond: another is at work.
+    /// Respond: another caller is at work.
     InFlight,
-    /// Respond: another fingerprint.
+    /// Respond: the fingerprints differ.
     Mismatch,
-    /// Respond: a tombstone.
+    /// Respond: the record is a tombstone.
     NotReplayable,
-    /// Respond: the action's own error.
+    /// Respond: the action returned its own error.
     ActionError,
-    /// Respond: the action's panic.
+    /// Respond: the action panicked.
     Panicked,
-    /// Respond: the store failed, nothing ran.
+    /// Respond: the store failed, and nothing ran.
     StoreError,
     /// Respond: the completion failed.
     CompletionError,
-    /// Respond: released by the caller, who held the lease.
+    /// Respond: the caller, who held the lease by hand, released it.
     Released,
-    /// Respond: the caller gave it up on purpose, and the lease runs out.
+    /// Respond: the caller gave up on purpose, and the lease ends by time.
     Held,
-    /// Respond, act_end: the caller went away.
+    /// Respond or act_end: the caller dropped the call.
     Dropped,
-    /// Act_end: returned a value.
+    /// Act_end: the action returned a value.
     Returned,
-    /// Act_end: returned an error.
+    /// Act_end: the action returned an error.
     Err,
     /// Act_end: panicked.
     Panic,
-    /// Act_end: held on purpose.
+    /// Act_end: the lease is held on purpose.
     Hold,
-    /// Told: the lease is lost while the action runs.
+    /// Told: the lease was lost while the action ran.
     LossNoticed,
     /// Told, terminal.
     Completed,
     /// Told, terminal.
     Failed,
-    /// Told, terminal: the completion was refused.
+    /// Told, as the terminal event: the completion was refused.
     LeaseLost,
-    /// Effect: it happened.
+    /// Effect: the resource accepted it.
     Applied,
     /// Effect: the resource refused an older token.
     Refused,
@@ -158,19 +159,19 @@ pub enum Said {
     InProgress,
 }
 
-/// One line. What an event has no use for is left out.
+/// One line. An event. Fields that its kind does not use are absent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the README has a table of the fields")]
 pub struct Event {
     pub proc: u32,
     pub incarnation: u32,
-    /// Joins the events of one call; unique in its incarnation.
+    /// A number that joins the events of one call; it is unique in its incarnation.
     pub op: u64,
     #[serde(rename = "fn")]
     pub fun: Fun,
     pub phase: Phase,
-    /// The machine's monotonic clock, the same for all processes.
+    /// The time on the machine's monotonic clock, which all processes share.
     pub mono_ns: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<Said>,
@@ -178,10 +179,10 @@ pub struct Event {
     pub scope: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The engine's call in whose task it happened.
+    /// The call of the engine in whose task the event happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<u64>,
-    /// 32 hex digits.
+    /// The owner, as 32 hex digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -189,8 +190,8 @@ pub struct Event {
     /// [`hash`](crate::hash) of the value's bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_hash: Option<u64>,
-    /// Whose value it says that it is: every value names its identity and its token, so a leak
-    /// shows in itself.
+    /// The identity and the token that the value names. Every value names them, so that a value of
+    /// another identity is recognised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bears: Option<(String, String, u64)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,37 +202,38 @@ pub struct Event {
     pub ttl_us: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_us: Option<u64>,
-    /// What the answer says is left of the lease: the end of the lease by the store's clock.
+    /// The remaining time of the lease, as the answer says it: by the store's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining_us: Option<u64>,
-    /// Respond: what the caller was told of the record (CMP-4): yes, no or a tombstone.
+    /// Respond: whether the caller's result is recorded (CMP-4): yes, no or as a tombstone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<String>,
     /// Respond: the completion was refused (CMP-2).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fenced: bool,
-    /// Respond: under the policy `propagate` (CMP-4).
+    /// Respond: the call had the policy `propagate` (CMP-4).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub propagate: bool,
     /// An operator's call: whether it may end a live lease.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub even_if_live: bool,
-    /// Lag: since when. An operator's call: when the operator saw the token.
+    /// Lag: the time since which the process did not run. An operator's call: when the operator saw
+    /// the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ns: Option<u64>,
-    /// Fault: which process it struck; none for the store and the network.
+    /// Fault: the process that it hit; none for a fault of the store or the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub victim: Option<u32>,
     /// Fault: acknowledged writes may be lost in its window.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lossy: bool,
-    /// Fault: its name. Dump: bytes of the value. Failed calls: the error.
+    /// Fault: its name. Dump: the number of the value's bytes. Failed calls: the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
 impl Event {
-    /// An event with nothing but its place.
+    /// An event with nothing but its call and its time.
     #[must_use]
     pub fn new(
         (proc, incarnation): (u32, u32),
@@ -272,45 +274,46 @@ impl Event {
     }
 }
 
-/// `run.json` of a history's folder: what the run was started with.
+/// The file `run.json` of a history's folder: the settings of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// The run's name.
     pub run: String,
-    /// What repeats its choices.
+    /// The seed, which repeats the run's choices.
     pub seed: u64,
     /// The source's revision.
     pub revision: String,
     /// Which store.
     pub store: String,
-    /// How long faults were made.
+    /// For how long faults were made.
     pub secs: u64,
     /// Worker processes.
     pub workers: u32,
-    /// Shortest and longest lease, in milliseconds.
+    /// The shortest and the longest lease, in milliseconds.
     pub lease_ms: (u64, u64),
-    /// Which faults were asked for.
+    /// The requested faults.
     pub faults: Vec<String>,
     /// `operation-timeout` of the engines, in milliseconds.
     pub operation_timeout_ms: u64,
-    /// What a shared machine may add to every bound of time, in milliseconds.
+    /// The time that a shared machine may add to every time bound, in milliseconds.
     pub slack_ms: u64,
-    /// Which part of the minimum counts is asked for: 1 for a machine of its own, less for one that
-    /// is shared.
+    /// The part of the minimum counts that is required: 1 for a dedicated machine, less for a
+    /// shared one.
     pub share: f64,
     /// The longest pause between two reads of a waiter that is not notified, in milliseconds (ACQ-4).
     pub poll_ms: u64,
-    /// What half of the waiters that are notified wait at most after the completion, in milliseconds.
+    /// The longest time that half of the notified waiters may wait after the completion, in
+    /// milliseconds.
     pub wake_ms: u64,
-    /// Whether the store notifies other processes; in one process, every store does.
+    /// Whether the store notifies other processes. Within one process, every store does.
     pub pushes: bool,
-    /// How many interventions of operators have to meet other calls for their keys.
+    /// How many interventions of operators must meet other calls for their keys.
     #[serde(default)]
     pub races: u64,
-    /// What guards the effects outside of the store: `token`, `lease`, or `none` when there are
-    /// none.
+    /// The guard of the effects outside of the store: `token`, `lease`, or `none` if there are no
+    /// effects.
     pub guard: String,
-    /// The planted defect, if one is.
+    /// The planted defect, if there is one.
     pub planted: Option<String>,
 }

@@ -7,14 +7,14 @@ use std::path::Path;
 
 use crate::event::Event;
 
-/// Appends events to a file. A line is made first and written whole, by a single `write(2)` on an
-/// `O_APPEND` file: a killed writer leaves at most its last line torn, and writers of one file do
-/// not mix.
+/// Appends events to a file. A whole line is written by a single `write(2)` on an `O_APPEND` file.
+/// A killed writer therefore leaves at most an incomplete last line, and lines of several writers
+/// do not mix.
 #[derive(Debug)]
 pub struct Journal(File);
 
 impl Journal {
-    /// Opens the file, or makes it.
+    /// Opens the file, or creates it.
     ///
     /// # Errors
     /// When the file cannot be opened.
@@ -37,7 +37,7 @@ impl Journal {
     }
 }
 
-/// FNV-1a: names bytes in a history. Nothing secret depends on it.
+/// FNV-1a, which identifies bytes in a history. It is not fit for secrets.
 #[must_use]
 pub fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

@@ -6,50 +6,49 @@ use crate::rules::pace::Waits;
 use crate::rules::{self, order};
 use crate::story::{Line, Run};
 
-/// Something that must not be.
+/// A violation of a rule.
 #[derive(Debug, Clone)]
 pub struct Violation {
     /// The invariant.
     pub rule: &'static str,
-    /// Which story it is of, by number.
+    /// The number of its story.
     pub story: Option<usize>,
     /// What is wrong.
     pub text: String,
     /// The events that show it.
     pub lines: Vec<Line>,
-    /// When it showed.
+    /// When it became visible.
     pub at: u64,
-    /// It is what the store's documentation says may be lost.
+    /// Whether the store's documentation says that this may be lost.
     pub documented: bool,
 }
 
-/// What a run came to.
+/// The judgement of a run.
 #[derive(Debug, Clone)]
 pub struct Judgement {
     /// All violations, in the order of rules and stories.
     pub violations: Vec<Violation>,
-    /// What would be violations, had they not come of a fault that is documented to lose
-    /// acknowledged writes.
+    /// Violations that come from a fault which is documented to lose acknowledged writes.
     pub losses: Vec<Violation>,
-    /// What happened how often.
+    /// How often each kind of event happened.
     pub counts: Counts,
     /// Stories whose search for a valid order was given up (S18).
     pub unsearched: u64,
 }
 
-/// The invariants that a fail-over without synchronous copies relaxes inside its window, and what
-/// follows from them.
+/// The invariants that a fail-over without synchronous copies relaxes inside its window, and those
+/// that depend on them.
 const RELAXED: [&str; 11] =
     ["S1", "S2", "S3", "S4", "S5", "S6", "S9", "S17", "S18", "OPS-3", "OPS-4"];
 
 impl Judgement {
-    /// The counts that are too low for the run to say anything.
+    /// The counts that are too low for a valid run.
     #[must_use]
     pub fn missing(&self) -> Vec<Count> {
         self.counts.list().into_iter().filter(|count| count.have < count.least).collect()
     }
 
-    /// Whether nothing is wrong and enough has happened.
+    /// Whether there is no violation and enough has happened.
     #[must_use]
     pub fn is_green(&self) -> bool {
         self.violations.is_empty() && self.missing().is_empty()

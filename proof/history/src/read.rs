@@ -14,7 +14,7 @@ use crate::story::{Line, Run};
 pub struct Lines(pub(crate) Vec<PathBuf>);
 
 impl Lines {
-    /// The text of a line; for showing it.
+    /// The text of a line, to show it.
     #[must_use]
     pub fn text(&self, line: Line) -> Option<String> {
         let file = fs::File::open(self.0.get(line.file as usize)?).ok()?;
@@ -50,12 +50,12 @@ impl std::error::Error for ReadError {}
 
 /// Reads `run.json` and every `*.jsonl` of a folder.
 ///
-/// The last line of a file may be torn, since its writer may have been killed at it. Anything else
-/// that is not an event is an error: a checker that skips what it does not understand proves
-/// nothing.
+/// The last line of a file may be incomplete, because its writer may have been killed while it
+/// wrote the line. Any other line that is not an event is an error: a checker that skips what it
+/// does not understand proves nothing.
 ///
 /// # Errors
-/// See above, and when a file cannot be read.
+/// If a line is no event, as described above, or if a file cannot be read.
 pub fn read(folder: &Path) -> Result<(Run, Lines), ReadError> {
     let path = folder.join("run.json");
     let text = fs::read(&path).map_err(|error| ReadError::new(&path, None, error))?;

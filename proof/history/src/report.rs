@@ -10,10 +10,10 @@ use crate::story::Run;
 
 /// Violations shown in full; the others are counted.
 const SHOWN: usize = 12;
-/// Lines shown of one.
+/// Lines shown of one violation.
 const LINES: usize = 16;
 
-/// Writes what happened, what was wrong with the events that show it, and the verdict.
+/// Writes the counts, the violations with the events that show them, and the verdict.
 #[must_use]
 pub fn report(run: &Run, judgement: &Judgement, lines: &Lines) -> String {
     let mut text = String::new();

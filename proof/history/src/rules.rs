@@ -15,10 +15,10 @@ pub mod result;
 pub mod state;
 pub mod telling;
 
-/// Holds one story against one invariant.
+/// Checks one story against one invariant.
 pub type Rule = fn(&Run, &Story, &mut Vec<Violation>);
 
-/// Every rule but S18, which is asked last ([`order::s18`]).
+/// Every rule except S18, which is checked last ([`order::s18`]).
 pub const RULES: [(&str, &str, Rule); 26] = [
     ("S1", "only one valid holder, by the store's clock", lease::s1),
     ("S2", "takeover only after expiry, and by only one owner", lease::s2),
@@ -48,10 +48,10 @@ pub const RULES: [(&str, &str, Rule); 26] = [
     ("OPS-4", "the effect of an operator's call lasts", force::ops_4),
 ];
 
-/// What S18 says.
+/// The meaning of S18.
 pub const S18: (&str, &str) = ("S18", "ambiguity stays binary: a valid order exists");
 
-/// A rule's place in the report.
+/// The position of a rule in the report.
 #[must_use]
 pub fn place(rule: &str) -> usize {
     let number =
@@ -75,7 +75,7 @@ pub(crate) fn wrong(
     }
 }
 
-/// Nanoseconds as a person reads them.
+/// Nanoseconds in a readable form.
 pub(crate) fn ms(ns: u64) -> String {
     format!("{}.{:02} ms", ns / 1_000_000, ns % 1_000_000 / 10_000)
 }

@@ -10,10 +10,10 @@ mod tenure;
 
 pub use tenure::{Completed, Tenure};
 
-/// A time that does not come, and that a duration can be added to.
+/// A time that never comes, and to which a duration can be added.
 const NEVER: u64 = u64::MAX / 4;
 
-/// Where an event stands, for showing it.
+/// The place of an event in the files, to show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[expect(missing_docs, reason = "they say it")]
 pub struct Line {
@@ -42,27 +42,27 @@ pub struct Op {
     pub answer: Option<u64>,
     /// When its caller gave up, if that is known.
     pub gave_up: Option<u64>,
-    /// It failed, and nothing happened.
+    /// Whether it failed, and nothing happened.
     pub failed: bool,
     pub said: Option<Said>,
     pub token: Option<u64>,
     pub lease: u64,
     pub ttl: u64,
     pub fp: Option<u64>,
-    /// Of what a completion writes, or of what an answer brought.
+    /// The hash of the value that a completion writes or an answer contains.
     pub value: Option<u64>,
     pub tombstone: bool,
     pub bears: Option<(String, String, u64)>,
     pub stored_fp: Option<u64>,
     pub remaining: Option<u64>,
-    /// Of an operator's call: the token that the operator had seen.
+    /// For an operator's call: the token that the operator had seen.
     pub asked: Option<u64>,
-    /// When the operator had seen it.
+    /// When the operator had seen the token.
     pub since: Option<u64>,
     pub even_if_live: bool,
-    /// It was under way while connections or the store were disturbed: a store sends a call again
-    /// when a connection breaks under it, so it may have taken effect once before it was answered,
-    /// at any time since it was sent.
+    /// Whether it was under way while connections or the store were disturbed. A store repeats a
+    /// call if its connection breaks, so the call may have taken effect once before it was
+    /// answered, at any time after it was sent.
     pub twice: bool,
     pub lines: [Option<Line>; 2],
 }
@@ -74,7 +74,7 @@ impl Op {
         self.answer.is_none() && !self.failed
     }
 
-    /// Whether it was answered so.
+    /// Whether it has this answer.
     #[must_use]
     pub fn said(&self, said: Said) -> bool {
         self.said == Some(said)
@@ -86,7 +86,7 @@ impl Op {
         self.fun == Fun::Acquire && matches!(self.said, Some(Said::Granted | Said::TookOver))
     }
 
-    /// When it was answered; never, for *info*.
+    /// When it was answered; for *info*, a time that never comes.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.answer.unwrap_or(NEVER)
@@ -110,7 +110,7 @@ pub struct Call {
     pub propagate: bool,
     pub value: Option<u64>,
     pub bears: Option<(String, String, u64)>,
-    /// The hook of a refused completion got the value.
+    /// Whether the hook for refused completions got the value.
     pub hooked: bool,
     pub note: Option<String>,
     pub lines: [Option<Line>; 2],
@@ -142,14 +142,14 @@ pub struct Moment {
     pub line: Line,
 }
 
-/// All that happened to one identity.
+/// Everything that happened to one identity.
 #[derive(Debug, Clone, Default)]
 #[expect(missing_docs, reason = "they say it")]
 pub struct Story {
     pub scope: String,
     pub key: String,
     pub ops: Vec<Op>,
-    /// Every owner that asked for the lease, known tokens first and in their order.
+    /// Every owner that tried to get the lease, those with known tokens first and in their order.
     pub tenures: Vec<Tenure>,
     pub calls: Vec<Call>,
     pub acts: Vec<Act>,
@@ -190,7 +190,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run of which nothing is known yet.
+    /// A run without events.
     #[must_use]
     pub fn new(manifest: Manifest) -> Self {
         Self {
@@ -209,10 +209,10 @@ impl Run {
         }
     }
 
-    /// Takes an event in.
+    /// Adds an event.
     ///
     /// # Errors
-    /// When it lacks what its kind needs, or answers what was not asked.
+    /// If the event lacks a field that its kind needs, or answers a call that did not begin.
     pub fn take(&mut self, event: Event, line: Line) -> Result<(), String> {
         self.events += 1;
         self.last = self.last.max(event.mono_ns);
@@ -271,7 +271,7 @@ impl Run {
         }
     }
 
-    /// Says that no event is to come.
+    /// Ends the history: no further event follows.
     pub fn close(&mut self) {
         let disturbances: Vec<(u64, u64)> = self
             .faults
@@ -294,7 +294,7 @@ impl Run {
         }
     }
 
-    /// How long the process is known not to have run between the two instants.
+    /// How long the process did not run between the two instants, as far as the history shows.
     #[must_use]
     pub fn lag(&self, actor: Actor, from: u64, to: u64) -> u64 {
         let lags = self.lags.get(&actor).map(Vec::as_slice).unwrap_or_default();
@@ -307,7 +307,7 @@ impl Run {
         self.ended.get(&actor).copied()
     }
 
-    /// Whether a fault was on at some instant of the interval.
+    /// Whether a fault was active at some instant of the interval.
     #[must_use]
     pub fn faulty(&self, from: u64, to: u64, is: impl Fn(&Fault) -> bool) -> bool {
         self.faults
@@ -315,7 +315,7 @@ impl Run {
             .any(|fault| is(fault) && fault.from <= to && fault.to.is_none_or(|end| end >= from))
     }
 
-    /// What a shared machine may add to a bound.
+    /// The time that a shared machine may add to a bound.
     #[must_use]
     pub fn slack(&self) -> u64 {
         self.manifest.slack_ms * crate::when::MS
@@ -327,7 +327,7 @@ impl Run {
         self.manifest.poll_ms * crate::when::MS
     }
 
-    /// What half of the notified waiters wait at most.
+    /// The longest time that half of the notified waiters may wait.
     #[must_use]
     pub fn wake(&self) -> u64 {
         self.manifest.wake_ms * crate::when::MS

@@ -7,8 +7,8 @@ pub const MS: u64 = 1_000_000;
 /// The longest poll of a store that cannot push (ACQ-4), in nanoseconds.
 pub const LONGEST_POLL_NS: u64 = 50 * MS;
 
-/// What a duration on the store's clock may differ by from the machine's monotonic one: stores
-/// round to milliseconds, and a wall clock is slewed by up to half a thousandth.
+/// How much a duration on the store's clock may differ from one on the machine's monotonic clock:
+/// stores round to milliseconds, and a wall clock is slewed by up to half a thousandth.
 #[must_use]
 pub fn slop(duration_ns: u64) -> u64 {
     2 * MS + duration_ns / 1_000

@@ -20,7 +20,7 @@ fn confirmed(story: &Story, token: u64) -> impl Iterator<Item = &Op> {
     completions(story, token).filter(|op| op.said(Said::Done) || op.said(Said::AlreadyDone))
 }
 
-/// S10: one answer for each call, and it tells what happened: whether the action ran in it, and
+/// S10: each call has one answer, which says correctly whether the action ran in the call and
 /// whether its result was recorded.
 pub fn s10(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for call in &story.calls {
@@ -72,7 +72,8 @@ fn end_of(end: Option<Option<Said>>) -> String {
     }
 }
 
-/// S11: a mismatch ran nothing and was one; a replay was none.
+/// S11: a call that was answered with a mismatch ran nothing, and its fingerprint did differ; for a
+/// replay, it did not.
 pub fn s11(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for call in &story.calls {
         let mut say = |text: &str| found.push(wrong("S11", call.invoke, text, call.lines));
@@ -110,7 +111,7 @@ pub fn s11(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S15: a caller is told that the result is recorded only after it was. With `propagate`, no caller
+/// S15: a caller learns that the result is recorded only after it was. With `propagate`, no caller
 /// gets a success before that.
 pub fn s15(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for call in story.calls.iter().filter(|call| call.said == Some(Said::Executed)) {
@@ -139,8 +140,9 @@ pub fn s15(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S16: an action that did not return a value is never completed; one that failed is released and
-/// its error comes back unchanged; one that was dropped or held on purpose is not released.
+/// S16: an action that did not return a value is never completed. If it failed, the key is released
+/// and the error is returned unchanged; if it was dropped or held on purpose, the key is not
+/// released.
 pub fn s16(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for act in &story.acts {
         let Some((_, end)) = act.end.filter(|(_, end)| *end != Said::Returned) else { continue };

@@ -18,8 +18,9 @@ fn later<'s>(story: &'s Story, holder: &Tenure) -> Vec<&'s Op> {
     taken.into_iter().filter_map(|taker| taker.grants(story).next()).collect()
 }
 
-/// S3: a completion or a release was accepted from an owner that another had replaced; or it was
-/// refused to the owner still recorded, expired or not (CMP-2).
+/// S3 is violated if a completion or a release is accepted from an owner that another one has
+/// replaced, or is refused to the owner that is still recorded, even after the end of its lease
+/// (CMP-2).
 pub fn s3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for holder in &story.tenures {
         let takers = later(story, holder);
@@ -55,7 +56,7 @@ pub fn s3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// The owner still recorded is refused.
+/// Finds refusals of the owner that is still recorded.
 fn refused(story: &Story, holder: &Tenure, takers: &[&Op], found: &mut Vec<Violation>) {
     let Some(first) = holder.grants(story).next() else { return };
     let forces = [Fun::ForceRelease, Fun::ForceResolve, Fun::ForceForget];
@@ -86,8 +87,8 @@ fn refused(story: &Story, holder: &Tenure, takers: &[&Op], found: &mut Vec<Viola
     }
 }
 
-/// S9: after a release nothing is there: the next grant is no takeover, its token is larger, and
-/// the owner that released never returns. Tokens follow the order of the grants (ACQ-10).
+/// S9: after a release, there is no record: the next grant is no takeover, its token is larger, and
+/// the owner that released never completes. Tokens follow the order of the grants (ACQ-10).
 pub fn s9(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     let known: Vec<(&Tenure, u64)> = story.known().collect();
     for (at, (holder, token)) in known.iter().enumerate() {

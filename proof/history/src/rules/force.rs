@@ -15,15 +15,15 @@ fn both(first: &Op, second: &Op) -> [Option<crate::story::Line>; 4] {
     [first.lines[0], first.lines[1], second.lines[0], second.lines[1]]
 }
 
-/// Whether the work under this token may have had a result by `at`.
+/// Whether the work with this token may have had a result by `at`.
 fn may_be_finished(story: &Story, holder: &Tenure, at: u64) -> bool {
     let mut completions = holder.of(story, Fun::Complete);
     completions.any(|op| op.invoke <= at && !op.failed && (op.twice || !op.said(Said::Lost)))
         || story.may_be_forced(holder, &[Fun::ForceResolve], at)
 }
 
-/// OPS-3: an intervention changes only the grant that its operator saw, and never a live lease that
-/// it was not told to end; a refusal says what stands there.
+/// OPS-3: an intervention changes only the grant that its operator saw, and ends a live lease only
+/// on request; a refusal describes the record correctly.
 pub fn ops_3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for op in story.ops.iter().filter(|op| op.fun.is_force()) {
         let (Some(asked), Some(said)) = (op.asked, op.said) else { continue };
@@ -54,7 +54,7 @@ pub fn ops_3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// A call that has changed the record.
+/// Checks a call that has changed the record.
 fn changed(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
     let newer = story
         .known()
@@ -95,8 +95,8 @@ fn changed(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
     }
 }
 
-/// OPS-4: after a release or a resolve the former holder changes nothing more; a resolved result
-/// stands for its ttl; what was forgotten or erased is not handed out again.
+/// OPS-4: after a release or a resolve, the former holder changes nothing; a resolved result stays
+/// for its ttl; a forgotten or erased result is not returned again.
 pub fn ops_4(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for op in story.ops.iter().filter(|op| op.fun.is_force() && op.said(Said::Done)) {
         let Some(asked) = op.asked else { continue };
@@ -122,7 +122,7 @@ pub fn ops_4(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// What the former holder sends is refused. A completion and a resolve never both count.
+/// The calls of the former holder are refused. A completion and a resolve never both count.
 fn fenced(story: &Story, holder: &Tenure, op: &Op, found: &mut Vec<Violation>) {
     let writes = holder.of(story, Fun::Complete).chain(holder.of(story, Fun::Extend));
     for write in writes.filter(|write| !holder.may_have_asked(story, write.end())) {
@@ -141,7 +141,7 @@ fn fenced(story: &Story, holder: &Tenure, op: &Op, found: &mut Vec<Violation>) {
     }
 }
 
-/// A resolved result stands for its ttl, unless it is forgotten.
+/// A resolved result stays for its ttl, unless an operator forgets it.
 fn resolved(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
     let forgets = |at: u64| {
         story.ops.iter().any(|other| {

@@ -7,9 +7,9 @@ use crate::judge::Violation;
 use crate::story::{Op, Run, Story, Tenure};
 use crate::when::slop;
 
-/// The call of `holder` whose lease was certainly not over when `grant` was answered. What it sent
-/// after that answer is for S17 and S3 to judge; an owner that may have ended its lease itself is
-/// left to S3, S6 and S9.
+/// The call of `holder` whose lease was certainly not over when `grant` was answered. S17 and S3
+/// judge the calls that it sent after that answer. S3, S6 and S9 judge an owner that may have ended
+/// its lease itself.
 fn not_over<'s>(story: &'s Story, holder: &Tenure, grant: &Op) -> Option<&'s Op> {
     let granted = grant.answer?;
     if holder.may_have_ended(story, granted) {
@@ -23,7 +23,8 @@ fn not_over<'s>(story: &'s Story, holder: &Tenure, grant: &Op) -> Option<&'s Op>
         .find(|op| granted + slop(op.lease) < op.invoke.saturating_add(op.lease))
 }
 
-/// The first grant of each owner whose token is known, with those that came before by their tokens.
+/// The first grant of each owner whose token is known, together with each owner of a smaller token
+/// whose lease was not over, and the token of the grant.
 fn early(story: &Story) -> impl Iterator<Item = (&Op, &Op, u64)> {
     let known: Vec<(&Tenure, u64)> = story.known().collect();
     let mut found = Vec::new();
@@ -39,8 +40,8 @@ fn early(story: &Story) -> impl Iterator<Item = (&Op, &Op, u64)> {
     found.into_iter()
 }
 
-/// S1: a grant says that the key was free, although another owner's lease was neither over nor
-/// released.
+/// S1 is violated if a grant says that the key was free although another owner's lease was neither
+/// over nor released.
 pub fn s1(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for (grant, lease, token) in early(story).filter(|(grant, _, _)| grant.said(Said::Granted)) {
         found.push(wrong(
@@ -60,8 +61,9 @@ fn within(grant: &Op, lease: &Op) -> String {
     ms(grant.end().saturating_sub(lease.invoke))
 }
 
-/// S2: a takeover before the end of the lease that it took over; a second one of the same
-/// predecessor; one without a predecessor; or one that does not say so.
+/// S2 is violated by a takeover before the end of the lease that it took over, by a second takeover
+/// of the same predecessor, by one without a predecessor, and by one that does not report itself as
+/// a takeover.
 pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for (grant, lease, token) in early(story).filter(|(grant, _, _)| grant.said(Said::TookOver)) {
         found.push(wrong(
@@ -119,8 +121,8 @@ pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S17: an extension that was accepted although, before it was sent, its owner had completed or
-/// released, or another had been granted the lease.
+/// S17 is violated if an extension is accepted although, before it was sent, its owner had
+/// completed or released, or another owner had got the lease.
 pub fn s17(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for holder in &story.tenures {
         let ended = holder

@@ -10,7 +10,7 @@ use crate::judge::Violation;
 use crate::story::{Act, Call, Op, Run, Story, Tenure};
 use crate::when::{LONGEST_POLL_NS, MS, slop};
 
-/// L1: a call that ran nothing ends by its wait and one store call.
+/// L1: a call that ran nothing ends within its wait and one store call.
 pub fn l1(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for call in &story.calls {
         let (true, Some(answer)) = (ran_nothing(call), call.answer) else { continue };
@@ -22,7 +22,7 @@ pub fn l1(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether the call was answered without its action.
+/// Whether the call was answered without a run of its action.
 pub(super) fn ran_nothing(call: &Call) -> bool {
     let ran_nothing = matches!(
         call.said,
@@ -37,10 +37,10 @@ pub(super) fn ran_nothing(call: &Call) -> bool {
     ran_nothing && !call.fenced
 }
 
-/// A call that waited and was handed the result of a completion that came after it had asked.
+/// A call that waited, and got the result of a completion that happened after the call had begun.
 #[derive(Debug, Clone, Copy)]
 pub struct Woken<'s> {
-    /// The call, by number in its story.
+    /// The number of the call in its story.
     pub call: usize,
     /// How long after the completion it was answered, in nanoseconds.
     pub late: u64,
@@ -48,7 +48,7 @@ pub struct Woken<'s> {
     pub done: &'s Op,
 }
 
-/// The calls that a completion ended.
+/// The calls whose wait a completion ended.
 pub fn woken<'s>(run: &Run, story: &'s Story) -> Vec<Woken<'s>> {
     let mut woken = Vec::new();
     for (at, call) in story.calls.iter().enumerate() {
@@ -75,8 +75,7 @@ fn own<'s>(story: &'s Story, call: &Call) -> impl Iterator<Item = &'s Op> {
     story.ops.iter().filter(move |other| other.actor == actor && other.call == Some(op))
 }
 
-/// L2: a waiter is woken: no wake-up is lost, so it has the result within the longest poll and one
-/// store call.
+/// L2: no wake-up is lost, so a waiter has the result within the longest poll and one store call.
 pub fn l2(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for Woken { call, late, .. } in woken(run, story) {
         if late > LONGEST_POLL_NS + run.operation_timeout() + run.slack() {
@@ -87,8 +86,8 @@ pub fn l2(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// The latest end that the holder's lease may have had, by what it was answered and what it was
-/// not.
+/// The latest end that the holder's lease may have had, from the calls that were answered and those
+/// that were not.
 pub(super) fn latest_end(story: &Story, holder: &Tenure, before: u64) -> u64 {
     let leases = holder.ops.iter().map(|at| &story.ops[*at]).filter(|op| {
         matches!(op.fun, Fun::Acquire | Fun::Extend)
@@ -102,7 +101,7 @@ pub(super) fn latest_end(story: &Story, holder: &Tenure, before: u64) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// L3: a claimant that waits takes over soon after the lease is over.
+/// L3: a claimant that waits takes over soon after the end of the lease.
 pub fn l3(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     let known: Vec<(&Tenure, u64)> = story.known().collect();
     for pair in known.windows(2) {
@@ -112,7 +111,7 @@ pub fn l3(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             continue;
         };
         let (end, over) = (grant.end(), latest_end(story, holder, grant.end()));
-        // The taker asked earlier, and was refused because of the holder's lease.
+        // The taker tried earlier, and was refused because of the holder's lease.
         let waited = story.ops.iter().any(|op| {
             op.actor == grant.actor
                 && op.call.is_some()
@@ -133,25 +132,25 @@ pub fn l3(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// The shortest lease that L4 judges: half of it is longer than what a shared machine adds to a
-/// timer that is not known to have been late.
+/// The shortest lease that L4 judges. Half of it is longer than the delay that a shared machine can
+/// add to a timer without a recorded lag.
 const SHORTEST_KEPT_NS: u64 = 100 * MS;
 
-/// What became of a lease whose action lasted longer than it.
+/// The end of a lease whose action lasted longer than the lease.
 enum Kept<'s> {
-    /// It was prolonged in time.
+    /// It was extended in time.
     InTime,
-    /// A fault excuses what became of it.
+    /// A fault excuses what happened to it.
     Excused,
     /// Another owner took over.
     Taken(&'s Op),
-    /// It ended before anything was sent that could prolong it.
+    /// It ended before a call was sent that could extend it.
     Ended,
 }
 
-/// L4: an action that runs keeps its lease, as long as its process runs, no fault is on and the
-/// store answers in time. Its lease is prolonged before it ends, whether or not anyone would take
-/// over, and nobody does.
+/// L4: a running action keeps its lease as long as its process runs, no fault is active and the
+/// store answers in time. The lease is extended before it ends, even if no other caller waits for
+/// it, and no owner takes over.
 pub fn l4(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for act in &story.acts {
         let Some((lease, kept)) = kept(run, story, act) else { continue };
@@ -174,7 +173,7 @@ pub fn long_actions(run: &Run, story: &Story) -> (u64, u64) {
     })
 }
 
-/// The lease of an action, if the action lasted longer than it, and what became of it.
+/// The lease of an action that lasted longer than it, and how it ended.
 fn kept<'s>(run: &Run, story: &'s Story, act: &Act) -> Option<(u64, Kept<'s>)> {
     let (end, _) = act.end?;
     let holder = story.by_token(act.token)?;
@@ -199,8 +198,8 @@ fn kept<'s>(run: &Run, story: &'s Story, act: &Act) -> Option<(u64, Kept<'s>)> {
     Some((lease, kept))
 }
 
-/// When the holder's lease ended at the latest while its action ran, if nothing had been sent by
-/// then that could prolong it.
+/// The latest time at which the holder's lease ended while its action ran, if no call that could
+/// extend it had been sent by then.
 fn lapse(story: &Story, holder: &Tenure, end: u64) -> Option<u64> {
     let mut until = 0;
     for op in holder.ops.iter().map(|at| &story.ops[*at]) {
@@ -220,7 +219,7 @@ fn lapse(story: &Story, holder: &Tenure, end: u64) -> Option<u64> {
     (until < end).then_some(until)
 }
 
-/// Whether something may have cost the holder its lease by then.
+/// Whether a fault or a slow call may have cost the holder its lease by then.
 fn disturbed(
     run: &Run,
     story: &Story,
@@ -240,7 +239,7 @@ fn disturbed(
             .any(|op| op.fun != Fun::Wait && op.end() - op.invoke > lease / 10)
 }
 
-/// L5: after the last fault nothing is left in progress, and a claimant gets an answer.
+/// L5: after the last fault, no record is left in progress, and a claimant gets an answer.
 pub fn l5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     let Some(from) = run.settled_from else { return };
     for dump in story.dumps.iter().filter(|dump| dump.said == Said::InProgress) {

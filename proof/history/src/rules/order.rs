@@ -2,11 +2,11 @@
 //! A second opinion: S18 looks for an order of a story's calls that the sequential record of the
 //! model could have answered.
 //!
-//! The record is the model's ([`model::Slot`]), the one that its exhaustive walk and the stores'
-//! property tests go by. Only time is different: here it is known from outside, within bounds. So
-//! after each step the record is put back to a time of its own, in which its lease ends at `OVER`
-//! and its ttl at `GONE`, and the bounds of the true instants are kept beside it; a step may be
-//! taken at any of the three times that its bounds allow.
+//! The record is the model's ([`model::Slot`]), which the model's exhaustive walk and the property
+//! tests of the stores use too. Only time is different: here it is known only from outside, within
+//! bounds. Therefore, after each step, the record is moved to a time of its own, in which its lease
+//! ends at `OVER` and its ttl at `GONE`, and the bounds of the true instants are kept beside it. A
+//! step may happen at any of the three times that its bounds allow.
 
 use std::collections::HashSet;
 
@@ -25,11 +25,11 @@ mod force;
 pub enum Search {
     /// An order was found, or there is none.
     Ended,
-    /// The story is too long, or too much in it is uncertain.
+    /// The story is too long, or has too many uncertain calls.
     GivenUp,
 }
 
-/// While the lease runs, after it, and after the ttl.
+/// The three times: while the lease runs, after it, and after the ttl.
 const TIMES: [Tick; 3] = [0, OVER, GONE];
 const OVER: Tick = 10;
 const GONE: Tick = 20;
@@ -37,16 +37,17 @@ const GONE: Tick = 20;
 /// The leases and ttls that end during a run are shorter than this, in nanoseconds.
 const LONG: u64 = 2_000 * MS;
 
-/// States looked at before a search is given up.
+/// The number of states after which a search gives up.
 const MOST: usize = 60_000;
 
-/// Answered calls that may overlap the first that is not placed, and calls without an answer.
+/// The limits of answered calls that may overlap the first one that is not placed, and of calls
+/// without an answer.
 const WINDOW: usize = 64;
 const AMBIGUOUS: usize = 128;
 
-/// S18: with every call without an answer placed once or not at all, there is an order of the
-/// calls, in keeping with when each was sent and answered, in which the sequential record answers
-/// what was answered.
+/// S18: there is an order of the calls in which the sequential record gives the answers that were
+/// given. The order agrees with the times at which each call was sent and answered, and contains
+/// each call without an answer once or not at all.
 pub fn s18(story: &Story, found: &mut Vec<Violation>) -> Search {
     let Some(puzzle) = Puzzle::of(story) else { return Search::GivenUp };
     match puzzle.solve() {
@@ -71,8 +72,8 @@ enum Found {
 
 struct Placed<'s> {
     op: &'s Op,
-    /// The first of two sendings of one call, which the store repeats when an answer is lost. No
-    /// caller got its answer.
+    /// Whether it is the first of two sendings of one call, which the store repeats if an answer is
+    /// lost. No caller got its answer.
     silent: bool,
     owner: Owner,
     value: Option<Value>,
@@ -80,26 +81,28 @@ struct Placed<'s> {
 }
 
 struct Puzzle<'s> {
-    /// Answered, by when they were sent.
+    /// The answered calls, in the order in which they were sent.
     sure: Vec<Placed<'s>>,
-    /// May be placed, or not: without an answer, or sent once more.
+    /// Calls that may be placed or left out: those without an answer, and first sendings of a
+    /// repeated call.
     maybe: Vec<Placed<'s>>,
-    /// By owner: from when on an extension without an answer may have lengthened the lease.
+    /// For each owner, the time from which an extension without an answer may have extended the
+    /// lease.
     stretched: Vec<u64>,
 }
 
-/// The record and what bounds it.
+/// The record, and the bounds of its times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct State {
     slot: Slot,
-    /// The token on record, if its grant was answered, and the largest that was.
+    /// The recorded token, if its grant was answered, and the largest token of an answered grant.
     token: Option<u64>,
     top: u64,
-    /// No earlier than this is it now.
+    /// The earliest present time.
     now: u64,
-    /// The end of the lease, or of a result's ttl: within these.
+    /// The bounds of the end of the lease, or of a result's ttl.
     ends: (u64, u64),
-    /// The earliest end of the ttl that an unfinished record was asked with.
+    /// The earliest end of the ttl that an unfinished record was acquired with.
     kept: u64,
 }
 
@@ -162,7 +165,7 @@ impl<'s> Puzzle<'s> {
         let mut stretched = vec![u64::MAX; owners.len() + 1];
         maybe.retain(|placed| {
             let extend = placed.op.fun == Fun::Extend;
-            // An extension without an answer can only have lengthened the lease, at any time.
+            // An extension without an answer can only have extended the lease, at any time.
             if extend && let Some(from) = stretched.get_mut(usize::from(placed.owner.0)) {
                 *from = placed.op.invoke.min(*from);
             }
@@ -193,7 +196,7 @@ impl<'s> Puzzle<'s> {
         if whole { Found::None { furthest } } else { Found::TooMuch }
     }
 
-    /// Pushes what may follow; false when the window was too narrow to see all.
+    /// Pushes the possible next nodes; returns false if the window was too narrow for all of them.
     fn next(&self, node: &Node, open: &mut Vec<Node>) -> bool {
         // The next call in the order must have begun before the first answer that is still open.
         let window = self.sure.iter().enumerate().skip(node.first).take(WINDOW);
@@ -231,7 +234,7 @@ impl<'s> Puzzle<'s> {
         !beyond
     }
 
-    /// What the record may be after this call, if the call was answered in keeping with it.
+    /// The possible records after this call, if its answer agrees with the record.
     fn steps(&self, state: &State, placed: &Placed<'_>) -> Vec<State> {
         let op = placed.op;
         if op.fun.is_force() {
@@ -288,7 +291,7 @@ impl<'s> Puzzle<'s> {
         after
     }
 
-    /// The fingerprint that an acquire carries, whatever it was answered.
+    /// The fingerprint of an acquire, whatever its answer was.
     fn asked(&self, placed: &Placed<'_>) -> Option<Print> {
         placed.print.filter(|_| placed.silent || !brought(placed.op))
     }
@@ -316,7 +319,7 @@ impl<'s> Puzzle<'s> {
     }
 }
 
-/// Whether it was answered with what is stored.
+/// Whether the answer contains the stored result.
 fn brought(op: &Op) -> bool {
     op.said(Said::Complete) || op.said(Said::Tombstone)
 }
@@ -329,7 +332,7 @@ fn number<T: PartialEq>(seen: &mut Vec<T>, item: T) -> u16 {
     u16::try_from(at).unwrap_or(u16::MAX)
 }
 
-/// Puts the record back to its own time 0.
+/// Moves the record back to its own time 0.
 fn put_back(slot: Slot) -> Slot {
     let record = match slot.record {
         Record::InProgress(held) => {
@@ -341,8 +344,8 @@ fn put_back(slot: Slot) -> Slot {
     Slot { record, ..slot }
 }
 
-/// Whether the call was answered so, and which tokens are known then: the one on record, and the
-/// largest.
+/// If the call's answer agrees with the model's: the tokens that are known afterwards, namely the
+/// recorded one and the largest.
 fn tokens(state: &State, placed: &Placed<'_>, answer: Answer) -> Option<(Option<u64>, u64)> {
     let op = placed.op;
     let unchanged = (state.token, state.top);

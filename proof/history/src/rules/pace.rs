@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How soon waits end: the strict bounds of L1, L2 and L3, over all waits of a run together.
 //!
-//! On a shared machine any single wait may end late, so a bound for single waits needs seconds of
-//! slack, and then it holds for a store that wakes nobody: each wait ends with its lease or its own
-//! time. What a machine does not do is delay one wait of ten. So a wait is late here if it lasts
-//! longer than the longest pause between two reads of its store, and a run breaks the rule if more
-//! than a tenth of its waits are late. The time in which the process did not run or waited for the
-//! store's answers does not count.
+//! On a shared machine, any single wait may end late, so a bound for single waits needs seconds of
+//! slack. With that slack, even a store that wakes no waiter keeps the bound, because each wait
+//! ends with its lease or its time limit. But a machine does not delay one wait of ten. Therefore a
+//! wait counts as late here if it lasts longer than the longest pause between two reads of its
+//! store, and a run breaks the rule if more than a tenth of its waits are late. The time in which
+//! the process did not run or waited for the store's answers does not count.
 
 use super::live::woken;
 use super::{ms, wrong};
@@ -16,10 +16,10 @@ use crate::rules::live::latest_end;
 use crate::story::{Actor, Call, Line, Op, Run, Story, Tenure};
 use crate::when::MS;
 
-/// What a timer of a process that runs may be late by.
+/// How late a timer may be in a process that runs.
 const TIMER_NS: u64 = 10 * MS;
 
-/// The median is judged from this number of waits on.
+/// The median is judged only if there are at least this many waits.
 pub const MEDIAN_OF: usize = 10;
 
 /// One wait, and how late it ended.
@@ -27,37 +27,37 @@ pub const MEDIAN_OF: usize = 10;
 pub struct Wait {
     /// The rule that bounds it.
     pub rule: &'static str,
-    /// Its story, by number.
+    /// The number of its story.
     pub story: usize,
     /// When it should have ended.
     pub due: u64,
     /// How much later it ended, in nanoseconds.
     pub late: u64,
-    /// Whether the change that ended it was made in its own process.
+    /// Whether the change that ended it happened in its own process.
     pub same: bool,
     /// What shows it.
     pub lines: [Option<Line>; 2],
 }
 
-/// The waits of a run, and how many more were disturbed by a fault.
+/// The waits of a run, and how many others a fault disturbed.
 #[derive(Debug, Clone, Default)]
 pub struct Waits {
-    /// Those that are judged.
+    /// The waits that are judged.
     pub judged: Vec<Wait>,
-    /// How many are excused.
+    /// How many waits are excused.
     pub excused: u64,
 }
 
-/// An end that is due between two instants.
+/// A wait whose end is due.
 struct Due<'s> {
     rule: &'static str,
     story: usize,
     of: &'s Story,
-    /// Who waits.
+    /// The process that waits.
     waiter: Actor,
-    /// Who makes the change that ends the wait, if a living process does.
+    /// The process that makes the change that ends the wait, if a living process does.
     maker: Option<Actor>,
-    /// When the wait began: a fault from here on may disturb it.
+    /// When the wait began: a fault after this may disturb it.
     since: u64,
     due: u64,
     end: u64,
@@ -93,11 +93,11 @@ impl Waits {
         waits
     }
 
-    /// L1: a call that waited for nothing ends when its time to wait is over.
+    /// L1: a call that waited in vain ends when its time to wait is over.
     fn bounded(&mut self, run: &Run, (at, story): (usize, &Story), call: &Call) {
         let waited = call.said == Some(Said::InFlight) && call.wait > 0 && !call.fenced;
         let Some(end) = call.answer.filter(|_| waited) else { return };
-        // Only its own store calls: those of others in its process last beside its wait.
+        // Count only its own store calls: calls of others in its process run beside its wait.
         let asked = within(own(story, call), call.invoke, end);
         let due = Due {
             rule: "L1",
@@ -113,8 +113,8 @@ impl Waits {
         self.add(run, &due, call.wait + asked, true);
     }
 
-    /// L3: a caller that waits takes over when the lease ends, and is granted what a holder
-    /// released.
+    /// L3: a caller that waits takes over when the lease ends, and is granted a key that its holder
+    /// has released.
     fn granted(&mut self, run: &Run, at: usize, story: &Story) {
         let known: Vec<&Tenure> = story.known().map(|(tenure, _)| tenure).collect();
         for pair in known.windows(2) {
@@ -143,7 +143,7 @@ impl Waits {
         }
     }
 
-    /// Takes a wait in. The store calls of its whole process count, since waiters share one wait.
+    /// Adds a wait. The store calls of its whole process count, because waiters share one wait.
     fn take(&mut self, run: &Run, due: &Due<'_>, same: bool) {
         let ops = due.of.ops.iter().filter(|op| op.actor == due.waiter);
         let asked = within(ops, due.due, due.end);
@@ -162,10 +162,10 @@ impl Waits {
         self.judged.push(Wait { rule, story, due, late, same, lines });
     }
 
-    /// Holds them against the bounds.
+    /// Checks the waits against the bounds.
     pub(crate) fn judge(&self, run: &Run, found: &mut Vec<Violation>) {
         let bound = run.poll() + TIMER_NS;
-        // On a shared machine a short run has too few waits for a tenth to mean anything.
+        // On a shared machine, a short run has too few waits for a meaningful tenth.
         let spared = if run.slack() >= 1_000 * MS { 2 } else { 0 };
         for rule in ["L1", "L2", "L3"] {
             let all: Vec<&Wait> = self.judged.iter().filter(|wait| wait.rule == rule).collect();
@@ -210,7 +210,7 @@ fn own<'s>(story: &'s Story, call: &Call) -> impl Iterator<Item = &'s Op> {
     story.ops.iter().filter(move |other| other.actor == actor && other.call == Some(op))
 }
 
-/// The last acquire of the granted call that was refused before the instant.
+/// The last acquire of the granted call that was refused before this instant.
 fn refused_before<'s>(story: &'s Story, grant: &Op, before: u64) -> Option<&'s Op> {
     let call = grant.call?;
     story.ops.iter().rfind(|op| {
@@ -218,8 +218,8 @@ fn refused_before<'s>(story: &'s Story, grant: &Op, before: u64) -> Option<&'s O
     })
 }
 
-/// How much of the time some of these calls of a store were under way. A call that sleeps there
-/// until something changes is no such call.
+/// For how much of the time some of these store calls were under way. A call that waits for a
+/// change does not count.
 fn within<'s>(ops: impl Iterator<Item = &'s Op>, from: u64, to: u64) -> u64 {
     let ends = |op: &Op| op.answer.or(op.gave_up).unwrap_or(to).min(to);
     let mut spans: Vec<(u64, u64)> = ops
@@ -236,8 +236,8 @@ fn within<'s>(ops: impl Iterator<Item = &'s Op>, from: u64, to: u64) -> u64 {
     sum
 }
 
-/// Whether a fault may have delayed it: one of the store or the network, one of the process that
-/// made the change, or a store call of the waiting process that failed.
+/// Whether a fault may have delayed the wait: a fault of the store or the network, one of the
+/// process that made the change, or a failed store call of the waiting process.
 fn disturbed(run: &Run, due: &Due<'_>) -> bool {
     let maker = due.maker.map(|maker| maker.proc);
     let struck = run.faulty(due.since, due.end, |fault| {

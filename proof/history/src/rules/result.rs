@@ -7,14 +7,15 @@ use crate::judge::Violation;
 use crate::story::{Completed, Fault, Op, Run, Story, Tenure};
 use crate::when::slop;
 
-/// What lets finished work run again.
+/// The interventions after which finished work may run again.
 const FORGET: [Fun; 1] = [Fun::ForceForget];
 
 fn accepted<'s>(story: &'s Story, holder: &'s Tenure) -> impl Iterator<Item = &'s Op> {
     holder.of(story, Fun::Complete).filter(|op| op.said(Said::Done))
 }
 
-/// S4: two completions were accepted within one ttl, of two owners or with two values.
+/// S4 is violated if two completions were accepted within one ttl, of two owners or with two
+/// values.
 pub fn s4(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     let of = |holder| accepted(story, holder).map(move |op| (holder, op));
     let mut done: Vec<(&Tenure, &Op)> = story.tenures.iter().flat_map(of).collect();
@@ -36,7 +37,7 @@ pub fn s4(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// Answers that brought a stored value of this identity; S12 judges the others.
+/// The answers that contained a stored value of this identity; S12 judges the others.
 fn replays(story: &Story) -> impl Iterator<Item = (&Op, u64)> {
     story.ops.iter().filter(|op| op.said(Said::Complete)).filter_map(|op| {
         let (scope, key, token) = op.bears.as_ref()?;
@@ -44,7 +45,7 @@ fn replays(story: &Story) -> impl Iterator<Item = (&Op, u64)> {
     })
 }
 
-/// S5: within one ttl every answer brings the same value with the same fingerprint, and an older
+/// S5: within one ttl, every answer has the same value with the same fingerprint, and an older
 /// value never returns.
 pub fn s5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     let mut all: Vec<(&Op, u64)> = replays(story).collect();
@@ -96,7 +97,8 @@ fn shown_too_early(run: &Run, done: &Completed, later: &Op) -> bool {
         && run.faulty(done.from, later.invoke, died)
 }
 
-/// S6: after an acknowledged completion, within its ttl, there is no record or another one.
+/// S6 is violated if, within the ttl of an acknowledged completion, there is no record or another
+/// one.
 pub fn s6(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for holder in &story.tenures {
         let Some(done) = holder.completed(story) else { continue };
@@ -118,9 +120,9 @@ pub fn s6(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S7: what is handed out is what the owner it names sent, byte for byte, from the store and from
-/// the engine. A completion that was refused counts as well where a connection may have broken
-/// under it: it may have taken effect, and have been sent once more after its ttl.
+/// S7: the store and the engine return exactly the bytes that the named owner sent. A refused
+/// completion counts too if its connection may have broken: it may have taken effect, and have been
+/// sent again after its ttl.
 pub fn s7(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     let sent = |token: u64, value: Option<u64>| {
         story.tenures.iter().filter(|holder| holder.token == Some(token)).any(|holder| {
@@ -155,8 +157,8 @@ pub fn s7(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S8: an action began in a call that asked after a completion, within its ttl, and was not granted
-/// anything. (One that was granted the lease is S6's.)
+/// S8 is violated if an action began in a call that was sent after a completion, within its ttl,
+/// and was not granted anything. S6 judges an action whose call was granted the lease.
 pub fn s8(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for act in &story.acts {
         let own = story.ops.iter().filter(|op| op.actor == act.actor && op.call == Some(act.call));

@@ -7,7 +7,7 @@ use crate::judge::Violation;
 use crate::story::{Op, Run, Story};
 use crate::when::slop;
 
-/// S12: a value names the identity that it was made for; it is handed out for that one alone.
+/// S12: a value names the identity that it was made for, and is returned for that identity only.
 pub fn s12(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     let foreign = |bears: &Option<(String, String, u64)>| {
         bears.as_ref().is_some_and(|(scope, key, _)| !story.is_named(scope, key))
@@ -21,7 +21,7 @@ pub fn s12(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S13: nothing that the run wrote is unreadable, and what stands at its end is a lease or a
+/// S13: every record that the run wrote can be read, and the record at its end is a lease or a
 /// result, with the newest token of those that no fail-over has lost.
 pub fn s13(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for op in story.ops.iter().filter(|op| op.said(Said::Corrupt)) {
@@ -58,8 +58,8 @@ pub fn s13(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S14: what an answer says is left of a lease is what the holder's own calls leave of it, whatever
-/// the clock of either client shows.
+/// S14: the remaining time of a lease in an answer agrees with the holder's own calls, whatever the
+/// clocks of the clients show.
 pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for op in story.ops.iter().filter(|op| op.said(Said::Busy)) {
         let (Some(remaining), Some(token), Some(end)) = (op.remaining, op.token, op.answer) else {
@@ -109,9 +109,9 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// ACQ-10: a resource that refuses an older token sees effects in the order of the grants. Judged
-/// where the run's effects were guarded by the token; where the lease alone guards them it is
-/// expected to fail, which shows that the faults bite.
+/// ACQ-10: a resource that refuses an older token sees effects in the order of the grants. This is
+/// a violation if the token guarded the run's effects. If only the lease guarded them, it is
+/// expected, and shows that the faults are strong enough.
 pub fn acq_10(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     if run.manifest.guard != "none" {
         found.extend(disorder(story));

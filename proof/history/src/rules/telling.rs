@@ -7,9 +7,9 @@ use crate::event::Said;
 use crate::judge::Violation;
 use crate::story::{Run, Story};
 
-/// S19: a refused completion is told, and no other is reported as refused: the observers hear of a lost lease, the hook gets the value,
-/// the caller is answered like a duplicate or hears that the completion failed. Each lease has one
-/// terminal event.
+/// S19: a refused completion is reported, and no other completion is reported as refused: observers
+/// are notified of a lost lease, the hook gets the value, and the caller is answered like a
+/// duplicate or learns that the completion failed. Each lease has one terminal event.
 pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for act in &story.acts {
         let Some(refused) = completions(story, act.token).find(|op| op.said(Said::Lost)) else {

@@ -6,18 +6,19 @@ use std::collections::HashMap;
 use super::{Line, Op, Story};
 use crate::event::{Fun, Said};
 
-/// What one owner asked a store for.
+/// The store calls of one owner.
 #[derive(Debug, Clone)]
 pub struct Tenure {
     /// Whose.
     pub owner: u128,
-    /// Under which token, if its grant was answered.
+    /// Its token, if its grant was answered.
     pub token: Option<u64>,
-    /// Its store calls, by number in the story, in the order in which they were sent.
+    /// Its store calls, by their numbers in the story, in the order in which they were sent.
     pub ops: Vec<usize>,
 }
 
-/// The owners of a story: those whose grant is known in the order of their tokens, then the others.
+/// The owners of a story: first those with a known grant, in the order of their tokens, and then
+/// the others.
 pub(super) fn tenures(ops: &[Op]) -> Vec<Tenure> {
     let mut found: Vec<Tenure> = Vec::new();
     let mut of: HashMap<u128, usize> = HashMap::new();
@@ -36,16 +37,16 @@ pub(super) fn tenures(ops: &[Op]) -> Vec<Tenure> {
     found
 }
 
-/// When a completion took effect, as far as that is known.
+/// When a completion took effect, as far as this is known.
 #[derive(Debug, Clone, Copy)]
 pub struct Completed {
     /// Not before.
     pub from: u64,
-    /// Not after: it was answered, or a caller was handed its value.
+    /// Not after: by then, it was answered or a caller got its value.
     pub by: u64,
     /// Its ttl ends no earlier than this.
     pub until: u64,
-    /// Whether the completion was acknowledged to its caller; else only other callers got the
+    /// Whether the completion was acknowledged to its caller; otherwise, only other callers got the
     /// value.
     pub acknowledged: bool,
     /// What shows it.
@@ -63,19 +64,19 @@ impl Tenure {
         self.of(story, Fun::Acquire).filter(|op| op.is_grant())
     }
 
-    /// Its acquires whose grant may be unknown; one that was granted in the end may have been
-    /// granted before.
+    /// Its acquires that may have been granted without its knowledge; one that was granted may have
+    /// been granted earlier too.
     pub fn maybe_grants<'s>(&'s self, story: &'s Story) -> impl Iterator<Item = &'s Op> {
         self.of(story, Fun::Acquire).filter(|op| op.is_info() || op.twice)
     }
 
-    /// Whether an acquire of its own, of which it heard nothing, may have arrived by `at`, however
-    /// late, and have given it the lease again.
+    /// Whether one of its acquires that got no answer may have arrived late, but by `at`, and may
+    /// have given it the lease again.
     pub fn may_have_asked(&self, story: &Story, at: u64) -> bool {
         self.of(story, Fun::Acquire).any(|op| op.is_info() && op.invoke <= at)
     }
 
-    /// Its calls that certainly gave it a lease, or a longer one.
+    /// Its calls that certainly gave it a lease or extended its lease.
     pub fn leases<'s>(&'s self, story: &'s Story) -> impl Iterator<Item = &'s Op> {
         self.ops
             .iter()
@@ -83,8 +84,8 @@ impl Tenure {
             .filter(|op| op.is_grant() || (op.fun == Fun::Extend && op.said(Said::Done)))
     }
 
-    /// Whether its lease may have been ended, by a release or a completion that was sent before
-    /// `at`, its own or an operator's.
+    /// Whether its lease may have been ended by a call that was sent before `at`: by its own
+    /// release or completion, or by an operator.
     pub fn may_have_ended(&self, story: &Story, at: u64) -> bool {
         if story.may_be_forced(self, &[Fun::ForceRelease, Fun::ForceResolve], at) {
             return true;
@@ -93,13 +94,13 @@ impl Tenure {
         self.of(story, Fun::Complete).chain(self.of(story, Fun::Release)).any(|op| ends(&op))
     }
 
-    /// Whether it may hold the record, known or not: it was granted it or was not told.
+    /// Whether it may have held the record: it was granted the record, or got no answer.
     pub fn may_have_held(&self, story: &Story, before: u64) -> bool {
         self.of(story, Fun::Acquire)
             .any(|op| op.invoke <= before && (op.is_grant() || op.is_info()))
     }
 
-    /// Its completion, if it is certain that it took effect.
+    /// Its completion, if that certainly took effect.
     pub fn completed(&self, story: &Story) -> Option<Completed> {
         let sent: Vec<&Op> = self.of(story, Fun::Complete).filter(|op| !op.failed).collect();
         let first = sent.iter().map(|op| op.invoke).min()?;
@@ -118,7 +119,7 @@ impl Tenure {
         Some(Completed { from: first, by, until: first.saturating_add(ttl), acknowledged, line })
     }
 
-    /// Whether the answer brought this owner's value.
+    /// Whether the answer contains this owner's value.
     pub fn is_borne(&self, story: &Story, op: &Op) -> bool {
         let (Some(token), Some((scope, key, borne))) = (self.token, &op.bears) else {
             return false;
@@ -145,8 +146,8 @@ impl Story {
         self.tenures.iter().find(|tenure| tenure.token == Some(token))
     }
 
-    /// The interventions of operators who had seen the holder's token, or may have seen it: it is
-    /// not known if no caller heard of the grant.
+    /// The interventions of operators that had seen the holder's token, or may have seen it: the
+    /// token is unknown if no caller got the answer to the grant.
     pub fn forces<'s>(&'s self, holder: &'s Tenure) -> impl Iterator<Item = &'s Op> {
         let unheard = holder.maybe_grants(self).next().is_some();
         let is_its = move |token: u64| {
@@ -155,8 +156,8 @@ impl Story {
         self.ops.iter().filter(move |op| op.fun.is_force() && op.asked.is_some_and(is_its))
     }
 
-    /// Whether one of them, by one of these verbs and sent before `at`, may have changed the
-    /// record.
+    /// Whether one of these interventions, with one of these verbs and sent before `at`, may have
+    /// changed the record.
     #[must_use]
     pub fn may_be_forced(&self, holder: &Tenure, verbs: &[Fun], at: u64) -> bool {
         self.forces(holder).any(|op| {
@@ -165,8 +166,8 @@ impl Story {
         })
     }
 
-    /// Whether an owner other than these may have held the record between the two instants, unseen
-    /// by the history.
+    /// Whether an owner other than these may have held the record by then, without any answer in
+    /// the history.
     #[must_use]
     pub fn strangers(&self, except: &[u128], before: u64) -> bool {
         self.tenures.iter().any(|tenure| {

@@ -4,7 +4,7 @@
 
 use crate::script::broken;
 
-/// Rule, name and script.
+/// The rule, the name and the script of each history.
 const BAD: [(&str, &str, &str); 56] = [
     (
         "S1",
@@ -416,7 +416,7 @@ const BAD: [(&str, &str, &str); 56] = [
     ),
 ];
 
-/// Those of the bounds of time.
+/// Histories that break the time bounds.
 const LATE: [(&str, &str, &str); 6] = [
     (
         "S19",
@@ -498,7 +498,7 @@ fn acq_10_an_effect_of_an_older_token_is_flagged() {
 
 #[test]
 fn what_is_not_certain_is_not_flagged() {
-    // As bad as above, except that the end of one call is unknown.
+    // These are as bad as those above, except that the end of one call is unknown.
     for (_, script) in [
         (
             "released, perhaps",

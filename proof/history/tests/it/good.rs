@@ -3,7 +3,7 @@
 
 use crate::script::{broken, run};
 
-/// Name and script.
+/// The name and the script of each history.
 pub(crate) const GOOD: [(&str, &str); 22] = [
     (
         "one run, replayed to a waiter and to a late caller",

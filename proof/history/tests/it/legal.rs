@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Histories that a right store may leave, drawn at random: none of them may be flagged.
 //!
-//! A right record ([`model::Slot`]) answers owners that ask, beat, complete, release, die and ask
-//! again, over a network that delays, loses and, while it is disturbed, repeats what was sent. What
-//! the owners saw is written down as the kill tests write it. Whatever rule speaks against such a
-//! history is wrong itself; and with a defect in the record the same histories must be flagged, or
-//! they show nothing.
+//! A correct record ([`model::Slot`]) answers owners that acquire, beat, complete, release, die and
+//! acquire again, over a network that delays, loses and, while it is disturbed, repeats messages.
+//! The test writes down what the owners see, in the form of the kill tests. A rule that flags such
+//! a history is wrong itself. With a defect in the record, the same histories must be flagged;
+//! otherwise they prove nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -81,7 +81,7 @@ fn judge(mut world: World) -> (Judgement, String) {
     (history::judge(&run), text)
 }
 
-/// What an owner means to do once it holds the lease.
+/// What an owner intends to do when it holds the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Aim {
     Complete,
@@ -98,15 +98,15 @@ struct Client {
     print: Option<Print>,
     aim: Aim,
     token: Option<u16>,
-    /// How often it asks again, and beats.
+    /// How often it repeats its acquire, and how often it beats.
     again: u32,
     beats: u32,
 }
 
 enum Due {
-    /// A client sends.
+    /// A client sends a call.
     Send(u16, Op),
-    /// A call reaches the store; what the store answers is heard, or not.
+    /// A call reaches the store; its answer reaches the client or not.
     Arrive {
         client: u16,
         op: Op,
@@ -141,9 +141,9 @@ struct World {
     what: Vec<Option<Due>>,
     ops: u64,
     events: Vec<Event>,
-    /// Results that operators gave, with their tokens.
+    /// Results of operators, with their tokens.
     resolved: Vec<(u16, u16)>,
-    /// A defect: what the operator saw is not compared.
+    /// A defect: the token that the operator saw is not compared.
     is_unfenced: bool,
 }
 
@@ -267,7 +267,7 @@ impl World {
         let disturbed = self.disturbed.iter().any(|(from, to)| *from <= there && now <= *to);
         let arrive = |heard| Due::Arrive { client, op, number, heard };
         match random {
-            // Killed, or gave up: it arrives, late, or never.
+            // The client is killed or gives up: the call arrives in time, late, or never.
             0..6 => {
                 self.at(now + patience, Due::GaveUp { client, op, number, told: random < 3 });
                 if random % 3 > 0 {
@@ -275,8 +275,8 @@ impl World {
                     self.at(now + late, arrive(false));
                 }
             }
-            // Sent once more by the store's driver, at whatever time it has a connection again; the
-            // first has arrived or not, and is heard no more.
+            // The store's driver sends the call again as soon as it has a connection. The first one
+            // has arrived or not, and its answer is lost.
             6..60 if disturbed => {
                 if random < 40 {
                     let late = if random < 12 { self.random.within(0, patience) } else { 0 };
@@ -300,7 +300,7 @@ impl World {
         own.again -= 1;
         let when = now + self.random.within(0, 100);
         let owner = Owner(client + 1);
-        // A claim that is given up is released, for it may have been granted.
+        // A claim that is given up is released, because it may have been granted.
         let given_up = matches!(op, Op::Acquire { .. }) && self.random.in_100(20);
         self.at(when, Due::Send(client, if given_up { Op::Release { owner } } else { op }));
     }
@@ -372,7 +372,7 @@ impl World {
             Aim::Release => Op::Release { owner },
             Aim::Die => return,
         };
-        // Now and then it dawdles over the end of its lease.
+        // Sometimes it delays beyond the end of its lease.
         let dawdles = if self.random.in_100(25) { lease } else { 0 };
         self.at(when + dawdles, Due::Send(client, op));
     }

@@ -5,11 +5,11 @@ use history::{Manifest, Run, judge};
 
 use crate::script::{broken, manifest, run_of};
 
-/// The longest poll of the histories, and what a timer may be late by.
+/// The longest poll in the histories, plus the delay that a timer may have.
 const BOUND: u64 = 50 + 10;
 
-/// Twenty identities, `late` of them with a wait that ends `by` ms after it should, the others with
-/// one that ends at once.
+/// Twenty identities: `late` of them have a wait that ends `by` ms too late, and the others one
+/// that ends at once.
 fn twenty(late: usize, by: u64, story: impl Fn(u64) -> String) -> String {
     let named = |(at, script): (usize, String)| {
         let line = |line: &str| format!("{} key=k{at}", line.trim().replace("cN", &call(at)));
@@ -29,8 +29,8 @@ fn judged(manifest: Manifest, script: &str) -> Vec<&'static str> {
     judge(&run).violations.iter().map(|violation| violation.rule).collect()
 }
 
-/// A wait that a completion ends, and that is answered so much later; the store's calls do not
-/// count.
+/// A wait that a completion ends, and that is answered `late` ms after that; the store's calls do
+/// not count.
 fn completed(waiter: &str, late: u64) -> String {
     let (asked, end) = (22 + late, 24 + late);
     format!(
@@ -48,7 +48,7 @@ fn l2_a_tenth_of_the_waits_may_be_late() {
     assert!(broken(&script(20, BOUND)).is_empty());
     assert!(broken(&script(2, BOUND + 1)).is_empty());
     assert_eq!(broken(&script(3, BOUND + 1)), ["L2"]);
-    // On a shared machine, two more.
+    // On a shared machine, two more may be late.
     let shared = || Manifest { slack_ms: 8_000, ..manifest() };
     assert!(judged(shared(), &script(4, BOUND + 1)).is_empty());
     assert_eq!(judged(shared(), &script(5, BOUND + 1)), ["L2"]);
@@ -70,7 +70,7 @@ fn l2_half_of_the_waiters_of_a_process_are_woken_and_need_no_poll() {
     assert!(broken(&script(20, 5)).is_empty());
     assert!(broken(&script(10, 6)).is_empty());
     assert_eq!(broken(&script(11, 6)), ["L2"]);
-    // In another process only if the store notifies.
+    // In another process, this holds only if the store notifies.
     let other = twenty(20, 6, |by| completed("p2", by));
     assert!(broken(&other).is_empty());
     assert_eq!(judged(Manifest { pushes: true, ..manifest() }, &other), ["L2"]);
@@ -84,7 +84,7 @@ fn l2_a_fault_of_the_store_or_of_the_holder_excuses_a_wait() {
     assert!(broken(&script("restart")).is_empty());
     assert!(broken(&script("kill victim=1")).is_empty());
     assert_eq!(broken(&script("kill victim=3")), ["L2"]);
-    // The waiter's own pause does not count, but what it waits beyond it.
+    // The waiter's own pause does not count, but the wait beyond it does.
     let paused = twenty(20, 200 + BOUND, |by| completed("p2", by));
     let pause = |ms: u64| {
         let mut run = run_of(manifest(), &paused);
@@ -170,7 +170,7 @@ fn l4_a_lease_is_prolonged_before_it_ends_although_nobody_takes_over() {
     assert!(broken(&held(200, &in_time, "")).is_empty());
     assert_eq!(broken(&held(200, &[], "")), ["L4"]);
     assert_eq!(broken(&held(200, &in_time[..1], "")), ["L4"]);
-    // The lease ends at 202 ms, give or take what a store rounds.
+    // The lease ends at 202 ms, plus or minus what a store rounds.
     assert!(broken(&held(200, &["204-205", "380-381"], "")).is_empty());
     assert_eq!(broken(&held(200, &["205-206", "380-381"], "")), ["L4"]);
     // A heartbeat that was sent may have arrived.
@@ -183,7 +183,7 @@ fn l4_judges_what_nothing_disturbed() {
     assert!(broken(&held(200, &[], "50-60 fault restart")).is_empty());
     assert_eq!(broken(&held(200, &[], "50-60 fault stop victim=2")), ["L4"]);
     assert_eq!(broken(&held(200, &[], "300-310 fault stop victim=1")), ["L4"], "too late");
-    // A slow answer of the store excuses what is left of the lease.
+    // A slow answer of the store excuses the loss of the lease.
     assert!(broken(&held(200, &[], "50-71 look - busy 1 left=150")).is_empty());
     assert_eq!(broken(&held(200, &[], "50-70 look - busy 1 left=150")), ["L4"]);
     // Shorter leases are not judged on a shared machine.

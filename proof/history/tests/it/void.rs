@@ -9,7 +9,7 @@ use history::{Journal, Run};
 use crate::good::GOOD;
 use crate::script::{events, manifest};
 
-/// A folder of its own, gone with the test.
+/// A new folder, which is removed with the test.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -92,7 +92,8 @@ fn a_torn_last_line_is_the_writers_death_and_anything_else_is_refused() {
     dir.store(GOOD[1].1, 600);
     let path = dir.0.join("events-1.jsonl");
     let whole = std::fs::read(&path).unwrap();
-    // Killed within its last line: the call that it ends is info then.
+    // The process was killed while it wrote its last line, so the call that this line ends is
+    // *info*.
     for cut in [1, 10, 60] {
         std::fs::write(&path, &whole[..whole.len() - cut]).unwrap();
         let (run, _) = history::read(&dir.0).unwrap();

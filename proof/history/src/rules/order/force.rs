@@ -12,7 +12,7 @@ use crate::event::{Fun, Said};
 const OTHER: Token = Token(u16::MAX);
 
 impl Puzzle<'_> {
-    /// What the record may be after an intervention, if it was answered in keeping with the record.
+    /// The possible records after an intervention, if its answer agrees with the record.
     pub(super) fn forced(&self, state: &State, placed: &Placed<'_>) -> Vec<State> {
         let op = placed.op;
         let Some(asked) = op.asked else { return Vec::new() };
@@ -61,8 +61,9 @@ impl Puzzle<'_> {
     }
 }
 
-/// Whether the call was answered so, and which tokens are known then: the one on record, and the
-/// largest. `is_it`: whether the record has the token that the operator had seen.
+/// If the call's answer agrees with the model's: the tokens that are known afterwards, namely the
+/// recorded one and the largest. `is_it` says whether the record has the token that the operator
+/// had seen.
 fn tokens(
     state: &State,
     placed: &Placed<'_>,

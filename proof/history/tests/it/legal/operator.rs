@@ -6,7 +6,7 @@ use model::{Force, Forced, Owner, Tick, Token, Value, Verb};
 
 use super::{Due, LONG, World, judge, ns};
 
-/// Results that operators give have numbers from here on, and so have their owners.
+/// The first number of an operator's result, and of its owner.
 const GIVEN: u16 = 1_000;
 
 /// An intervention under way.
@@ -17,7 +17,7 @@ pub(super) struct Call {
 }
 
 pub(super) enum Turn {
-    /// Sees a token, and sends an intervention.
+    /// The operator sees a token, and sends an intervention.
     Look,
     Arrive {
         call: Call,
@@ -81,7 +81,7 @@ impl World {
     }
 
     fn intervene(&mut self, now: Tick) {
-        // Now and then the operator saw it long ago.
+        // Sometimes the operator saw the token long ago.
         let old = u16::from(self.random.in_100(20));
         let seen = Token(self.slot.last.0.saturating_sub(old));
         if seen == Token::default() {
@@ -112,7 +112,7 @@ impl World {
                 let late = self.random.within(0, 1_000);
                 self.at(now + late, arrive(false));
             }
-            // Sent once more over another connection.
+            // The call is sent again over another connection.
             8..50 if is_disturbed => {
                 let late = self.random.within(0, 200);
                 self.at(there, arrive(false));
