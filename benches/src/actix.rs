@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `actix`: server CPU per request of guarded endpoints beside a plain handler of actix-web
-//! in the same server, measured as suite `http` measures axum's.
+//! Suite `actix`: compares the server CPU per request of guarded endpoints with a plain actix-web
+//! handler in the same server, in the way in which suite `http` does for axum.
 
 use std::net::TcpListener;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Instructions per operation by callgrind: exact, repeatable, and blind to what else the machine
-//! does.
+//! Counts instructions per operation with callgrind. The counts are exact and repeatable, and do
+//! not depend on what else the machine does.
 
 use std::collections::HashSet;
 use std::process::Command;

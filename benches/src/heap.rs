@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Heap counts of a child under a counting allocator, and the resident size of this process.
+//! Heap counts of a child process with a counting allocator, and the resident size of this process.
 
 use std::collections::BTreeMap;
 use std::process::Command;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `http`: server CPU per request of guarded endpoints beside a plain axum handler of the
-//! same server.
+//! Suite `http`: compares the server CPU per request of guarded endpoints with a plain axum handler
+//! in the same server.
 //!
 //! One server process on one core, one load generator on another. The cost of a request is the CPU
 //! time of the server's threads, as the kernel counts it, so it does not depend on the load of the

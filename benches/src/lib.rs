@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The benchmarks: every figure beside a raw floor, measured in the same loop of the same run.
+//! The benchmarks. Every figure is compared with a raw floor, which is measured in the same loop of
+//! the same run.
 //!
 //! `cargo xtask bench` runs all suites except `growth`, which takes long; `cargo xtask bench
 //! memory` runs one, and `cargo xtask bench --runs 5 memory` runs it five times. Each run is added

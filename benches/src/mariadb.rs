@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `mariadb`: the MySQL store on MariaDB beside bare prepared statements by the same driver.
+//! Suite `mariadb`: compares the MySQL store on MariaDB with bare prepared statements of the same
+//! driver.
 //!
 //! The floor writes and reads a table of the same schema on the same server. Each statement is a
 //! separate transaction, as durable as ours and with the same isolation level.

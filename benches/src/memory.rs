@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `memory`: the memory store beside a bare map behind a mutex (the floor) and dashmap (a
-//! peer).
+//! Suite `memory`: compares the memory store with a bare map behind a mutex (the floor) and with
+//! dashmap (a peer).
 //!
 //! It takes about five minutes. The ten million records take 4 GiB, and are left out if the machine
 //! does not have that much.

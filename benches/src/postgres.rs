@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `postgres`: the PostgreSQL store beside bare prepared statements by the same driver.
+//! Suite `postgres`: compares the PostgreSQL store with bare prepared statements of the same
+//! driver.
 //!
 //! The floor writes and reads a table of the same schema on the same server. Each statement is a
 //! separate transaction, as durable as ours. What the store adds is its SQL, its connections, and

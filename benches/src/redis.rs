@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `redis`: the Redis store beside bare commands by the same driver.
+//! Suite `redis`: compares the Redis store with bare commands of the same driver.
 //!
 //! The floor sends the two writes and the one read that no store can avoid, over one shared
 //! connection like ours: `SET NX PX` and `SET PX`, and `GET` of a value as long as our record.

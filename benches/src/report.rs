@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a suite found: rows of a Markdown table in `BENCHMARKS.md` and a plot in
+//! The results of a suite: rows of a Markdown table in `BENCHMARKS.md`, and a plot in
 //! `docs/bench/<suite>.svg`.
 //!
 //! ```text

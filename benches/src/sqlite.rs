@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `sqlite`: durable executions beside two bare durable writes by the same driver, replays
-//! beside a bare SELECT.
+//! Suite `sqlite`: compares durable executions with two bare durable writes of the same driver, and
+//! replays with a bare SELECT.
 //!
 //! The floor has the same table, the same index and the same durability (WAL, `synchronous =
 //! FULL`): one prepared INSERT and one prepared UPDATE of 200 bytes, each in a separate commit.

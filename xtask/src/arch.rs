@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `arch-check`: what ARCHITECTURE.md names exists, it leaves no crate out and has no row twice;
-//! links of the other pages lead somewhere; the files of a crate do not import each other in circles.
+//! `arch-check`: everything that ARCHITECTURE.md names exists, and it leaves no crate out and has
+//! no row twice; links of the other pages lead to existing files; the files of a crate do not
+//! import each other in circles.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `bench`: runs the `benches` crate, which measures and writes; starts the servers that its suites
-//! measure.
+//! `bench`: runs the `benches` crate, which measures and writes the results, and starts the servers
+//! that its suites measure.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `features`: the facade has to compile, without a warning, with no feature, with each alone, and
-//! with all.
+//! `features`: the facade has to compile without a warning, with no feature, with each feature
+//! alone, and with all features.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `rules-check`: SPEC.md and the tests name each other's rules.
+//! `rules-check`: the tests name every rule of SPEC.md, and only those.
 //!
 //! A test names a rule by the name of its function (`fn acq_2_one_winner`) or file, or by the id in
 //! its text (`ACQ-2`, in a comment or a message).

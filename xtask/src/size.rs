@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `size-check`: a file stays short enough to be read at once, or states why not; its prose and
+//! `size-check`: a file is short enough to be read in one go, or states why not; its prose and
 //! strings fit a screen; and it names its licence.
 
 use std::path::Path;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Adds up the closing lines of test runners, libtest's and nextest's, into one.
+//! Adds up the closing lines of test runners (libtest and nextest).
 
 /// Tests counted over several runners.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Allocations and bytes kept of calls straight into the router, under the counting allocator.
+//! Allocations of calls straight into the router, and bytes that they keep, counted by the counting
+//! allocator.
 
 use axum::Router;
 use axum::body::Body;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The load generator: kept-alive HTTP/1.1 connections, one request at a time on each, in one
+//! The load generator: persistent HTTP/1.1 connections, each with one request at a time, in one
 //! thread that never sleeps.
 //!
 //! It reads its sockets in turn instead of waiting for one. A sleeping thread has to be woken by

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every run of a suite, in `docs/bench/runs/<suite>.tsv`: one line for each figure of a run, none
+//! Every run of a suite, in `docs/bench/runs/<suite>.tsv`, with one line for each figure. No run is
 //! ever removed. The page shows the median and the quartiles over all runs of one revision.
 
 use std::fmt::Write as _;

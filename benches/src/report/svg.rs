@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Horizontal bars, plain SVG, readable on light and dark pages.
+//! Horizontal bars in plain SVG, readable on light and dark pages.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `growth`: the cost of an operation with five million records beside that with ten
+//! Suite `growth`: compares the cost of an operation with five million records to that with ten
 //! thousand. Filling the tables takes minutes, so the suite runs only when it is named.
 
 use crate::heap::HeapCounter;

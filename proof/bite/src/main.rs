@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask bite`: plants each defect in each store, runs every layer of the proof against it,
 //! and prints which test caught it. A defect that no test of a layer catches fails the run, and so
-//! does a layer that is not green without one.
+//! does a layer that is not green without a defect.
 
 mod expected;
 mod kill;

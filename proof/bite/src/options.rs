@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Options`]: which part of the table to make.
+//! [`Options`]: which part of the table to run.
 
 use defects::Defect;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A store under the kit: a real one, in a table for this program, with a defect or none.
+//! A store for the kit: a real one, in a table for this program, with a defect or without.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A part of the table in the gate: the kit on the embedded stores. The rest takes too long there.
+//! The part of the table that the gate runs: the kit on the embedded stores. The rest would take
+//! too long there.
 
 use std::process::Command;
 

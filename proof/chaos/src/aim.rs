@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`wait_for_call`]: finds the moment at which a kill meets a call of the store.
+//! [`wait_for_call`]: finds a moment at which a kill hits a store call.
 //!
 //! A call of an embedded store takes some hundred microseconds. A kill at a random moment mostly
 //! misses all of them, and a short run may end without a single call with an unknown outcome.

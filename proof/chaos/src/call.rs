@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Caller`]: asks for one key after another, in every way that the engine offers.
+//! [`Caller`]: makes calls with one key after another, in every way that the engine offers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

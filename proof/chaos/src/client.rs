@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an engine of a test gets besides its store: a clock that is wrong, and an observer that
-//! writes down what it is told.
+//! What an engine gets besides its store: a wrong clock, and an observer that records its events.
 
 use std::sync::Arc;
 use std::time::Duration;

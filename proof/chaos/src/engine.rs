@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A process's engine: the real one, on the real store, with its calls written down.
+//! A process's engine: the real one, on the real store, with a record of its calls.
 
 use std::sync::Arc;
 use std::time::Duration;

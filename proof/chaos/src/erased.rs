@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is left of an erased answer (OPS-4): nothing in a logical dump of the store, and a promise:
-//! no retry runs the work again.
+//! What is left of an erased answer (OPS-4): nothing in a logical dump of the store, but the
+//! promise that no retry runs the work again.
 
 use std::error::Error;
 use std::fs;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kill tests: several processes work on one store, and everything is done to them.
+//! Kill tests: several processes use one store while all kinds of faults are made.
 //!
 //! The program that is started is the supervisor. It starts workers (itself, in another role),
 //! which run the real engine on the real store and write down every call. It makes faults, but only

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The machine's monotonic clock, and a rest on it.
+//! The machine's monotonic clock, and a sleep.
 
 use std::time::Duration;
 

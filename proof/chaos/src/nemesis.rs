@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Nemesis`]: what goes wrong, when, and for how long.
+//! [`Nemesis`]: makes the faults, and ends them.
 
 use std::io;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From a URL to the store that it names.
+//! Opens the store that a URL names.
 
 use retryproof::mysql::{MysqlConfig, MysqlStore};
 use retryproof::postgres::{PostgresConfig, PostgresStore};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Operator`]: looks at the records that the callers ask for, and releases, resolves, forgets or
-//! erases them, while holders work and takers take over (OPS-3, OPS-4).
+//! [`Operator`]: looks at the records of the callers, and releases, resolves, forgets or erases
+//! them, while holders work and others take over (OPS-3, OPS-4).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

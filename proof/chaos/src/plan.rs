@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Plan`]: what a run is asked for.
+//! [`Plan`]: the settings of a run.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can be planted: the [`Defect`]s of a store or of an engine, and one of operators. The same
-//! run that shows no violation without a defect has to show one with it.
+//! The defects that can be planted: the [`Defect`]s of a store or of an engine, and one of
+//! operators. A run that shows no violation without a defect has to show one with it.
 
 use defects::Defect;
 use retryproof::store::{ForceRequest, Forced};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Proxy`]: between the workers and the server, what goes wrong with connections.
+//! [`Proxy`]: makes the faults of connections, between the workers and the server.
 
 use std::io;
 use std::net::SocketAddr;

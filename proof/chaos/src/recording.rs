@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Recording`]: a store that writes down every call, before it is sent and when it is answered.
+//! [`Recording`]: a store that records every call, before it is sent and when it is answered.
 
 use std::fmt;
 use std::future::Future;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a store shows of sealed answers: no key, no answer and no subject, neither in a dump nor in
-//! its files (SEAL-1, SEAL-3). Then the master key is rotated under calls (SEAL-7), and a subject is
-//! erased (SEAL-4). At last the same answers are stored unsealed, and the same search finds them: a
-//! search that finds nothing anywhere proves nothing.
+//! its files (SEAL-1, SEAL-3). Then the master key is rotated while calls run (SEAL-7), and a
+//! subject is erased (SEAL-4). Finally, the same answers are stored unsealed, and the same search
+//! finds them: a search that never finds anything proves nothing.
 
 use std::collections::HashSet;
 use std::error::Error;

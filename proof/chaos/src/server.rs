@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Server`]: a store's server of the run's own, on a loopback port of its own, with its data
-//! below the run's folder. It may be killed, as only a server that the run started may.
+//! [`Server`]: a store's server that belongs to the run, on a separate loopback port, with its data
+//! below the run's folder. The run may kill it, because the run started it.
 
 use std::fs;
 use std::io::{self, Read, Write};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! After the last fault: every identity that was left in progress is asked for once more, and every
-//! record is written down.
+//! After the last fault, makes one more call for every identity that was left in progress, and
+//! records every record.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A worker process: callers that ask for keys that others ask for too, until its standard input
-//! ends or it is killed.
+//! A worker process: callers that use the same keys as other callers, until its standard input ends
+//! or it is killed.
 
 use std::io::Read;
 use std::path::PathBuf;

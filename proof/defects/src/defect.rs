@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Defect`]: what can be planted.
+//! [`Defect`]: the defects that can be planted.
 
 macro_rules! defects {
     ($($defect:ident $name:literal $what:literal)*) => {

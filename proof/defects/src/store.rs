@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Defective`]: a store with a defect, made of a right one and of nothing but its own calls.
+//! [`Defective`]: a store with a defect, which is made only of the calls of a correct store.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the decoder of SQLite's rows names its failures, in the place where it looks for them.
+//! The error type of the decoder of SQLite's rows, at the path at which the decoder expects it.
 
 /// Why a row was not read.
 #[derive(Debug)]

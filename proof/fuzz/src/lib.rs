@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random bytes for everything that parses foreign bytes.
+//! Feeds random bytes to every parser of foreign input.
 //!
 //! A [`Target`] is a parser with properties that hold for any input: the parser never panics, each
 //! value that it reads is within its bounds and is still the same after it is written and read

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each target for a second or two; that planted defects are found; that no target is slow.
+//! Runs each target for a second or two, checks that planted defects are found, and that no target
+//! is slow.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Counts`]: whether enough happened for a run to mean anything.
+//! [`Counts`]: whether enough happened for a valid run.
 
 use crate::event::{Fun, Said};
 use crate::rules::live;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Event`]: one line of a history, and [`Manifest`], what the run was started with.
+//! [`Event`]: one line of a history. [`Manifest`]: the settings of the run.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`judge`]: every rule over every story.
+//! [`judge`]: applies every rule to every story.
 
 use crate::count::{Count, Counts};
 use crate::rules::pace::Waits;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `history DIR`: judges a stored run again. Exit 1 on a violation or a void run, 2 when it cannot
-//! be read.
+//! `history DIR`: judges a stored run again. The exit code is 1 after a violation or a void run,
+//! and 2 if the run cannot be read.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`read`]: a folder of event files, a line at a time.
+//! [`read`]: reads a folder of event files, line by line.
 
 use std::fmt;
 use std::fs;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`report`]: a judgement as a person reads it.
+//! [`report`]: a judgement as a readable text.
 
 use std::fmt::Write as _;
 

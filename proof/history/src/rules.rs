@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The invariants, one function each, named by its id.
+//! The invariants: one function for each, named by its id.
 
 use crate::judge::Violation;
 use crate::story::{Line, Run, Story};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How exactly time is known.
+//! How exactly times are known.
 
 /// A millisecond in nanoseconds.
 pub const MS: u64 = 1_000_000;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can happen next.
+//! The actions that can happen next.
 
 use crate::slot::Print;
 use crate::state::{Phase, Protocol, Stage, State};

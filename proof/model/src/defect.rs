@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Planted bugs: each one must be found.
+//! Planted bugs, each of which the tests must find.
 
 /// A bug that can be planted in the store or in the clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an operator may do to a record (OPS-3, OPS-4): [`Slot::force`].
+//! [`Slot::force`]: what an operator may do to a record (OPS-3, OPS-4).
 //!
 //! The protocol's transition function does not use it; the oracle of the kill tests does.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What must never be, and what must be reachable, each under the ids of the rules and invariants
-//! that it stands for.
+//! What must never happen, and what must be reachable, each with the ids of its rules and
+//! invariants.
 
 use std::ops::{BitOr, BitOrAssign};
 

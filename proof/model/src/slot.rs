@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One identity's record, and what each store call makes of it.
+//! One identity's record, and how each store call changes it.
 
 use crate::defect::Defect;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What there is: the clock, the records, the clients, one message under way, budgets, and the
-//! history beside them.
+//! The state of the world: the clock, the records, the clients, the message under way, the budgets,
+//! and the history beside them.
 
 use crate::defect::Defect;
 use crate::property::Wrongs;

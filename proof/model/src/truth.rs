@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The history of an identity, kept from the answers alone, and what it says about the next answer.
+//! The history of an identity, which follows from the answers alone, and what it allows for the
+//! next answer.
 
 use crate::property::{Wrong, Wrongs};
 use crate::slot::{Answer, Fenced, Op, Owner, Print, Record, Slot, Tick, Token, Value};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The transition function: one action, taken by the clients and the store.
+//! The transition function: applies one action of the clients or the store.
 
 use crate::action::{Action, Fate};
 use crate::defect::Defect;

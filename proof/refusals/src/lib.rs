@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Nothing but tests: what `#[idempotent]` refuses, case by case. They are a crate of their own
-//! because each case is compiled against this crate's dependencies, which are built once more for
-//! it: the facade's would be all stores, brokers and frameworks.
+//! Contains only tests: what `#[idempotent]` refuses, case by case. The tests have a separate crate
+//! because each case is compiled against the crate's dependencies, which are built again for it. In
+//! the facade, these would be all stores, brokers and frameworks.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Engines on one store in virtual time, from a seed.
+//! Runs engines on one store in virtual time, from a seed.
 //!
 //! [`Simulation::run`] draws a world from its seed: 2 to 8 processes, each with its own engine and
 //! callers, a network between them and one memory store, and faults. It runs the world on a paused

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Link`]: what lies between a process and the store.
+//! [`Link`]: the network between a process and the store.
 
 use std::future::{Future, pending};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo run -p simulation --release -- --seeds 100000`: many seeds, going on where the last run
-//! on the same revision ended. `--seed N` replays one.
+//! `cargo run -p simulation --release -- --seeds 100000`: runs many seeds, and continues where the
+//! last run at the same revision ended. `--seed N` replays one.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Setting`]: what a seed draws before its run begins.
+//! [`Setting`]: what is drawn from a seed before its run begins.
 
 use retryproof_testkit::Outage;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`sweep`]: many seeds, on all cores.
+//! [`sweep`]: runs many seeds, on all cores.
 
 use std::fmt;
 use std::ops::Range;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which identities there are, and what a value says of itself.
+//! The identities of a run, and the values that name them.
 
 use retryproof::{Identity, Scope};
 

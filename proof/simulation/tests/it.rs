@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The gate's seeds; that each planted defect is found in them; that a seed repeats itself.
+//! Runs the gate's seeds, and checks that each planted defect is found in them and that a seed
+//! repeats its history.
 
 use defects::Defect;
 use simulation::{Simulation, silence_planned_panics, sweep};

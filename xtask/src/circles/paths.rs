@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which files a file's paths lead to: `use` declarations and paths in code, re-exports followed.
+//! The files that a file's paths lead to: through `use` declarations and paths in code, and through
+//! re-exports.
 
 use std::collections::{BTreeMap, BTreeSet};
 

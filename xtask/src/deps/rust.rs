@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The Rust version that each published crate states: the lowest that its dependencies allow.
+//! The Rust version that each published crate states: the lowest one that its dependencies allow.
 //!
 //! clippy's `incompatible_msrv` checks that the crate's own code needs no newer version.
 

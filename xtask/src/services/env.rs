@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `target/services/env`: where the servers are, one `NAME=VALUE` a line, for tests and for people.
+//! `target/services/env`: the addresses of the servers, one `NAME=VALUE` per line, for tests and
+//! for people.
 
 use super::server::SERVERS;
 use super::site::Site;

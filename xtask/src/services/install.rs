@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The servers' programs: found on this machine, else brought by its package manager, without
-//! anything starting by itself.
+//! The servers' programs: found on this machine, or else installed by its package manager, which
+//! starts none of them.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! MariaDB, flushing its log at every commit.
+//! MariaDB, which flushes its log at every commit.
 
 use std::io;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! NATS with JetStream, its streams on disk.
+//! NATS with JetStream; its streams are on disk.
 
 use std::io;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The one place that gives out ports.
+//! Gives out free ports.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Processes of this machine, by number. A number alone proves nothing: it is given to others once
-//! its process has ended.
+//! Processes of this machine, by process id. The id alone proves nothing, because another process
+//! can get it after the first one has ended.
 
 use std::fs;
 use std::io;

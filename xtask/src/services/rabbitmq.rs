@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! RabbitMQ, and the `epmd` that an Erlang node wants to be known by: the node would start one of
-//! its own, which outlives it, so it finds ours.
+//! RabbitMQ, and the `epmd` with which an Erlang node registers. Without ours, the node would start
+//! its own `epmd`, which would outlive the node.
 
 use std::io;
 use std::path::Path;

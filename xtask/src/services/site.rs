@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the servers of this checkout live, and which of them run.
+//! The folder of the servers of this checkout, and which of them run.
 //!
 //! The folder's name is derived from the checkout's path, so that servers are found again after
 //! `cargo clean`. The folder contains the list of processes, with a copy in `target/services`.

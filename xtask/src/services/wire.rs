@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checks in a server's own protocol whether it serves: an open port alone is not enough.
+//! Checks in a server's own protocol whether it is ready, because an open port alone is not enough.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One protocol in two frameworks: records made by one are replayed by the other, and refusals are
-//! the same to the byte.
+//! Two frameworks implement one protocol: each replays the records of the other, and their refusals
+//! have the same bytes.
 
 use actix_web::dev::{Service, ServiceResponse};
 use actix_web::http::header::{HeaderName, HeaderValue};

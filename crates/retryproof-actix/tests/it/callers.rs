@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whose request it is, on which route, and what only a guarded one has.
+//! Who the caller is, which route matched, and what only a guarded request has.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an annotated handler runs through, written out by hand; that the attribute writes this is
-//! tested in the facade.
+//! The steps of an annotated handler, written by hand. The facade's tests check that the attribute
+//! generates the same.
 
 use std::future::{Ready, ready};
 

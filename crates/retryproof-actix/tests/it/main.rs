@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the adapter promises, in process; the lab's suite judges it over sockets.
+//! The adapter's promises, tested in process. The lab's suite tests them over sockets.
 
 mod alike;
 mod callers;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The middleware: what runs, what is replayed, what goes through untouched.
+//! The middleware: which requests run, are replayed, or pass unchanged.
 
 use std::future::Future as _;
 use std::pin::pin;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Answers that are sent as they come: event streams, upgrades, and bodies that are marked or take
-//! too long.
+//! Responses that are sent without being collected: event streams, upgrades, and bodies that are
+//! marked or take too long.
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who sees the page, and what browsers may do with it.
+//! Who can see the page, and what browsers may do with it.
 
 use axum::Router;
 use axum::body::Body;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A store that has the records that a test puts into it, and the answers of its page.
+//! A store with the records of a test, and the responses of its page.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the verbs tell an operator who does not know the store: whether the work succeeded, when,
-//! why there is no result, and whether a change is needed.
+//! What the verbs show to an operator who does not know the store: whether the work succeeded,
+//! when, why there is no result, and whether a change is needed.
 
 use std::process::Stdio;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records and notes that cannot be read. No verb changes them, and none fails for the others.
+//! Records and notes that cannot be read. No verb changes them, and no verb fails for other records
+//! because of them.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

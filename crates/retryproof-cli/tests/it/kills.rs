@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `run` under kills and races: one run at a time, and nothing outlives its wrapper.
+//! `run` under kills and races: only one run at a time, and no process outlives its wrapper.
 
 use std::process::{Child, Command};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of the built command `retryproof`: each starts it as a user does.
+//! Tests of the built command `retryproof`. Each test starts the command as a user does.
 #![cfg(unix)]
 
 mod advice;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same on servers, which many machines share.
+//! The same on servers, which several machines share.
 
 use retryproof::OwnerId;
 

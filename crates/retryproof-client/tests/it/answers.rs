@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Answers are whole when they are handed on.
+//! Answers are complete when the middleware returns them.
 
 use std::io;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One key per logical call, the same bytes each time, and what is refused before anything is sent.
+//! One key per logical call, with the same bytes each time, and the requests that are refused
+//! before anything is sent.
 
 use bytes::Bytes;
 use http::HeaderName;

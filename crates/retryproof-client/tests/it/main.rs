@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The middleware as a whole, on tokio's paused clock: behind it stands a server that is a list of
-//! replies. In `wire`, over sockets.
+//! The whole middleware, on tokio's paused clock, in front of a server that answers from a list of
+//! replies. The tests in `wire` use sockets.
 
 mod answers;
 mod keys;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server without a socket: the innermost middleware, which answers from a list and remembers
-//! what it was sent.
+//! A server without a socket: the innermost middleware, which answers from a list and remembers the
+//! requests.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Over sockets: which failures of a line are repeated. The server writes bytes, so that they can
-//! be wrong.
+//! Over sockets: which failures of a connection are repeated. The server writes raw bytes, so that
+//! they can be malformed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

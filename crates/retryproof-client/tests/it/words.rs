@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the server says, and whether it is obeyed.
+//! What the server says, and whether the client obeys it.
 
 use retryproof_client::{GaveUp, IdempotentResponse as _};
 

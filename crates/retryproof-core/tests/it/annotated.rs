@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What annotated functions run through, where a call needs an engine.
+//! The steps of annotated functions that need an engine.
 
 use std::time::Duration;
 

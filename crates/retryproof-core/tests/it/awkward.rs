@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Stores that keep the contract in an awkward way: they take small values only, answer late, or do
-//! not answer at all.
+//! Stores that fulfil the contract in an awkward way: they accept only small values, answer late,
+//! or do not answer at all.
 
 use std::future::pending;
 use std::sync::Arc;

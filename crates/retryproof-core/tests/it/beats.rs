@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A heartbeat that is under way: what ends a lease waits for it, and it is cut off if the store
+//! A heartbeat that is under way: the end of a lease waits for it, but it is cut off if the store
 //! does not answer.
 
 use std::sync::Arc;

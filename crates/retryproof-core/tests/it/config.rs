@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CFG-1: every key from both sources, what each refuses, and what the messages say and hide.
+//! CFG-1: every key from both sources, which values each refuses, and what the messages show and
+//! hide.
 //!
 //! Over 400 lines because every key has a row here.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The end of a lease is decided by its call: what becomes of the future changes nothing (RUN-5).
+//! The call decides how a lease ends. What happens to its future changes nothing (RUN-5).
 
 use std::future::Future;
 use std::pin::Pin;

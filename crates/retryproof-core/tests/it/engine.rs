@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine over the memory store under paused time: outcomes, waits, heartbeat, ends.
+//! The engine on the memory store, in paused time: outcomes, waits, heartbeats, ends.
 //!
 //! Over 400 lines because the outcomes of each stage of the engine belong together.
 

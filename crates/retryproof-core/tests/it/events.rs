@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What observers are told of calls that get no lease, of waits, and of the store; and that they are
-//! told the same as the log.
+//! The events of observers about calls that get no lease, about waits and about the store. They
+//! agree with the log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine on a store that fails: every n-th call, lost answers, drops at every await, outages.
-//! All under paused time.
+//! The engine on a store that fails: at every n-th call, with lost answers, with drops at every
+//! await point, and with outages. All tests use paused time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

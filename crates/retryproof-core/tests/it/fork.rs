@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Owner ids of processes that were one process: what a server that forks its workers does (ACQ-9).
+//! Owner ids in processes that a fork has made of one process, as in a server that forks its
+//! workers (ACQ-9).
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! RUN-4: an action whose error does not tell what happened leaves its key to the lease.
+//! RUN-4: after an error of unknown effect, an action keeps its key until the end of the lease.
 
 use std::future::pending;
 use std::time::Duration;

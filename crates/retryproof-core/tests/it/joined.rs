@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CMP-7 at the engine, over a toy database: the order of steps, every way to end, and one terminal
+//! CMP-7 in the engine, on a toy database: the order of steps, every way to end, and one terminal
 //! event for each lease.
 //!
 //! Over 400 lines because the toy database belongs beside the tests that read its log.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From when to when a lease lasts for its holder: from before the call that was granted or
+//! When a lease begins and ends for its holder: it counts from before the call that granted or
 //! extended it, so that it ends for the holder before it ends for the store.
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each call tells its outcome once, at the level DEBUG.
+//! Each call logs its outcome once, at the level DEBUG.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! STO-4: what the log says of a purge that fails, and of a store that cannot be purged.
+//! STO-4: what is logged about a purge that fails, and about a store that cannot be purged.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! ID-4: canary strings in keys and values, everything that is logged or printed scanned.
+//! ID-4: keys and values contain canary strings, and everything that is logged or printed is
+//! searched for them.
 
 use std::io;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine over several runtimes, and over a store that answers at once only most of the time.
+//! The engine on several runtimes, and on a store that answers at once only most of the time.
 
 use std::time::Duration;
 

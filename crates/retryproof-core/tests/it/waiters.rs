@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Waiters that may not act, or whose leader does not: what they cost the store, and what they
+//! Waiters without a permit, or whose leader is not polled: what they cost the store, and what they
 //! find.
 
 use std::time::Duration;

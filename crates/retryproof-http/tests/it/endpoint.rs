@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Annotated axum handlers: arguments before the acquire (ANN-6), the filter from the state
-//! (ANN-3), extractors.
+//! Annotated axum handlers: arguments are extracted before the acquire (ANN-6), and the filter
+//! comes from the state (ANN-3).
 
 use std::convert::Infallible;
 

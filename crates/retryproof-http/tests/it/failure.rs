@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! When store, engine or completion fail: closed, typed, and nothing runs twice in silence
-//! (HTTP-14, CMP-2 to CMP-9).
+//! Failures of the store, the engine or a completion: the guard fails closed, with typed errors,
+//! and nothing runs twice unnoticed (HTTP-14, CMP-2 to CMP-9).
 //!
 //! Over 400 lines because all failures of store, engine and completion use one world.
 

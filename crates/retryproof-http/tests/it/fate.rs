@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What becomes of an answer: stored, released, held, or a tombstone (HTTP-6, HTTP-7, HTTP-13).
+//! The fate of a response: stored, released, held, or a tombstone (HTTP-6, HTTP-7, HTTP-13).
 //!
 //! Over 400 lines because all ends of a response use the same scripted bodies.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A memory store that counts its calls and fails as told.
+//! A memory store that counts its calls and fails as planned.
 
 use std::collections::HashMap;
 use std::sync::Arc;

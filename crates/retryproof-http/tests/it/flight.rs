@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Duplicates: those that come while the first runs (HTTP-10), and the design's table of what
-//! others get wrong.
+//! Duplicates: those that arrive while the first request runs (HTTP-10), and the design's table of
+//! common mistakes.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The gRPC form over hand-made frames: what tonic would not send, and what its own services never
-//! do. Calls through tonic and real sockets are tested in `examples/grpc`.
+//! The gRPC form with frames that are built by hand: what tonic would not send, and what its own
+//! services never do. Calls through tonic and real sockets are tested in `examples/grpc`.
 //!
 //! Over 400 lines because each form of a response is built by hand.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The application's own limit on bodies and the filter's: the smaller of the two holds (HTTP-4).
+//! The application's own limit on bodies and the filter's limit: the smaller one applies (HTTP-4).
 
 use std::convert::Infallible;
 use std::pin::Pin;

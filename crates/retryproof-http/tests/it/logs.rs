@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! No key, body, caller or cookie in any log line, whatever goes wrong (ID-4); and what is said
-//! once is said once.
+//! No log line shows a key, body, caller or cookie, whatever goes wrong (ID-4). A warning that is
+//! due once is logged once.
 
 use std::io;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A handler that calls another endpoint in process and returns its answer: what the inner call was
-//! told of its own answer says nothing about the outer one (HTTP-7).
+//! A handler that calls another endpoint in process and returns its response: what the guard notes
+//! about the inner response does not apply to the outer one (HTTP-7).
 
 use axum::Router;
 use axum::body::Body;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the filter asks of a request: the key (HTTP-2, HTTP-3) and the body (HTTP-4, HTTP-5).
+//! What the filter requires of a request: the key (HTTP-2, HTTP-3) and the body (HTTP-4, HTTP-5).
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

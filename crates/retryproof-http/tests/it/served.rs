@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How each answer was served, as a layer outside of the guard sees it, beside what the log and the
-//! observers are told of the call (HTTP-18, RUN-7, RUN-8).
+//! How each response was served, as a layer outside of the guard sees it, and what the log and the
+//! observers report about the call (HTTP-18, RUN-7, RUN-8).
 //!
 //! Over 400 lines because all ways in which a response leaves the guard are tested here, in each
 //! front end.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Over real sockets, HTTP/1.1 and HTTP/2 in clear text: clients that go away, uploads, framing
+//! Over real sockets, HTTP/1.1 and HTTP/2 without TLS: clients that disconnect, uploads, framing
 //! (HTTP-5, HTTP-12, HTTP-17).
 //!
 //! Over 400 lines because all cases share one raw client, which speaks both protocols.

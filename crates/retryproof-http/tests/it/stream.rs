@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bodies that are sent as they come: those that are marked so, and those whose end takes too long
-//! (HTTP-7, HTTP-13).
+//! Bodies that are sent without being collected: those that are marked so, and those whose end
+//! takes too long (HTTP-7, HTTP-13).
 
 use std::convert::Infallible;
 use std::pin::Pin;

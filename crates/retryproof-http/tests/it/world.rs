@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tests share: a filter over a memory store, requests, answers read whole.
+//! What the tests share: a filter on a memory store, requests, and responses with their whole
+//! bodies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2 on librdkafka's mock cluster: messages that fail are tried again in place, up to a limit; a
-//! store that is away uses up no attempt.
+//! LST-2 on librdkafka's mock cluster: messages that fail are tried again in place, up to a limit;
+//! an unavailable store uses up no attempt.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

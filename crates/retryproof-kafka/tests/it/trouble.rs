@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Brokers that go away, on librdkafka's mock cluster.
+//! Brokers that become unavailable, on librdkafka's mock cluster.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

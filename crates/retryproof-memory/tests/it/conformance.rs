@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The memory store under the conformance kit (STO-2): on tokio's paused clock, on a clock of its
-//! own beside it, and on the host's clock with threads that race.
+//! The memory store under the conformance kit (STO-2): on tokio's paused clock, on a separate clock
+//! beside it, and on the host's clock with threads that race.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a record tells about its holder (REC-2): the note, the count of takeovers, and the time of
+//! What a record says about its holder (REC-2): the note, the count of takeovers, and the time of
 //! the grant. Each test runs on both forms of the acquire: with and without `RETURNING`.
 
 mod kept;

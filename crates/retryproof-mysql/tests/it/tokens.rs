@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fencing tokens where the clock does not help (ACQ-10), what a release leaves, and the purge.
+//! Fencing tokens if the clock steps back (ACQ-10), what a release leaves, and the purge.
 
 use std::sync::Arc;
 use std::time::Duration;

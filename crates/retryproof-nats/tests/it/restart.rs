@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The server itself is killed while messages are handled, and comes back with what it had on disk.
+//! The server itself is killed while messages are handled, and restarts with the data on its disk.
 
 use std::future::pending;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SEAL-3, SEAL-4: the table of keys in PostgreSQL keeps what the one in a SQLite file keeps.
+//! SEAL-3, SEAL-4: the table of keys in PostgreSQL keeps the same promises as the one in a SQLite
+//! file.
 
 use std::sync::Arc;
 use std::time::Duration;

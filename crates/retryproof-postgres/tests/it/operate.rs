@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What operators see and change in a table, beyond the conformance kit: directly, and as literals
-//! through a pooler.
+//! What operators see and change in a table, beyond the conformance kit, with a direct connection
+//! and with literals through a pooler.
 
 use std::time::Duration;
 

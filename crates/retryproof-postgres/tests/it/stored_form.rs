@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a row holds beside the record itself: the note about the holder and the count of takeovers
-//! (REC-2), and the room for steps (REC-3). Directly, and as literals through a pooler.
+//! What a row contains besides the record itself: the note about the holder and the count of
+//! takeovers (REC-2), and the space for a log (REC-3). The tests use a direct connection, and
+//! literals through a pooler.
 
 mod kept;
 mod locked;

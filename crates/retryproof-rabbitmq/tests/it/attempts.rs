@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages that fail are redelivered, up to a limit; a store that is away uses up no attempt (LST-2).
+//! Messages that fail are redelivered, up to a limit; an unavailable store uses up no attempt
+//! (LST-2).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

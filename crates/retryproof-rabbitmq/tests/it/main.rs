@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The listener on a real broker: every row of LST-2, every kind of bad input, and a broker that goes
-//! away and returns.
+//! The listener on a real broker: every row of LST-2, every kind of bad input, and a broker that
+//! becomes unavailable and returns.
 
 mod answers;
 mod attempts;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A queue for each test at the server of `cargo xtask services`, and a listener that runs beside the
-//! test.
+//! A queue for each test on the server of `cargo xtask services`, and a listener that runs beside
+//! the test.
 
 use std::future::Future;
 use std::sync::Arc;

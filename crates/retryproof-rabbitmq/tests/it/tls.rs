@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `amqps://`: with a broker that can be verified, and rejected with a message in a build without it.
+//! `amqps://`: a broker with a valid certificate is used, and a build without TLS refuses the URL
+//! with a message.
 
 use retryproof_core::ErrorKind;
 use retryproof_rabbitmq::{RabbitmqListener, Topology};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A copy that is too large for the broker ends the channel that all copies share. It is reduced;
-//! those that were under way at the same time are not (LST-2).
+//! A copy that is too large for the broker ends the channel that all copies share. That copy is
+//! reduced; those that were under way at the same time are not (LST-2).
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A broker that goes away at the worst moments: a proxy cuts the connections to it.
+//! A broker that becomes unavailable at the worst moments: a proxy cuts the connections to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

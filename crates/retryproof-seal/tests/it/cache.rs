@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SEAL-4: a destroyed key is noticed in every process when its cache ends, and not later.
+//! SEAL-4: every process stops using a destroyed key at the latest when its cache ends.
 
 use std::sync::Arc;
 use std::time::Duration;

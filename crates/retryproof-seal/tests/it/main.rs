@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Integration tests: an engine on the memory store, its results sealed under keys in a table.
+//! Integration tests: an engine on the memory store, with results that are sealed under the keys of
+//! a table.
 
 mod cache;
 #[cfg(feature = "sqlite")]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SEAL-7: a rotation wraps the data keys anew, loses nothing and revives nothing.
+//! SEAL-7: a rotation wraps the data keys again, loses nothing and revives nothing.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The queue of writes: commits that calls share, calls dropped in the queue, the store's end, and
-//! a purge beside live traffic.
+//! The queue of writes: commits that calls share, calls that are dropped in the queue, the store's
+//! end, and a purge during other calls.
 
 use std::collections::HashSet;
 use std::convert::Infallible;

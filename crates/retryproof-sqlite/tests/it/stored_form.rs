@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a row keeps beside the result: the note about the holder and the count of takeovers
-//! (REC-2), and the room for a log (REC-3).
+//! What a row contains besides the result: the note about the holder and the count of takeovers
+//! (REC-2), and the space for a log (REC-3).
 
 use std::time::Duration;
 

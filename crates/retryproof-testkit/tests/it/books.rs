@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Books`]: a toy database beside the [`Flawed`] store, whose transactions it joins.
+//! [`Books`]: a toy database whose transactions the [`Flawed`] store joins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kit judges rightly: a good store passes, and each planted defect fails a case that names the
-//! rule it breaks (STO-2).
+//! The kit judges correctly: a correct store passes, and each planted defect fails a case that
+//! names the rule it breaks (STO-2).
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What was not judged is said by name and reason (STO-2).
+//! The summary names each case that was not run, and the reason (STO-2).
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The wrappers do what they say, and are ordinary stores: without a fault they pass the kit.
+//! The wrappers work as documented and are ordinary stores: without a fault, they pass the kit.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Futures that are dropped: before anything ran, in the middle, and with the work on a task of its
-//! own (RUN-5).
+//! Futures that are dropped: before anything ran, in the middle of the work, and while the work
+//! runs in a separate task (RUN-5).
 
 use std::time::Duration;
 

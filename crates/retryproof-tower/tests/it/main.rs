@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The layer over the memory store: once per key, refusals by type, readiness, and futures that are
-//! dropped.
+//! The layer on the memory store: one run per key, refusals by type, readiness, and futures that
+//! are dropped.
 
 mod dropped;
 mod once;

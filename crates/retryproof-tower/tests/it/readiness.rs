@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! tower's contract: a service is called once it has said that it is ready, and it is that very one
-//! that is called.
+//! tower's contract: only a service that has reported that it is ready is called, and not a clone
+//! of it.
 
 use std::future::{Ready, poll_fn, ready};
 use std::task::{Context, Poll};

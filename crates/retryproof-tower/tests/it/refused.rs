@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Requests that do not run: each by its type.
+//! Requests that do not run, each with its type of refusal.
 
 use std::error::Error as StdError;
 use std::time::Duration;

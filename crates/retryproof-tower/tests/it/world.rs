@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tests share: a job, its engine, a service that counts its runs.
+//! What the tests share: a job, an engine, and a service that counts its runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What annotated functions and methods do (ANN-1, ANN-4, ANN-5); endpoints have a page of their
-//! own.
+//! What annotated functions and methods do (ANN-1, ANN-4, ANN-5); endpoints have a separate file.
 
 #[cfg(feature = "blocking")]
 mod blocking;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The recorded expansions compile, and do what the attribute promises. That they *are* the
-//! expansions is proved in the macro's own crate, against the same files.
+//! The recorded expansions compile, and do what the attribute promises. A test of the macro's own
+//! crate proves, with the same files, that they *are* the expansions.
 
 mod prelude {
     pub(super) use std::sync::Arc;

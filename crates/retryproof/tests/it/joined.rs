@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joined completion through the attribute and over HTTP, on SQLite (CMP-7, ANN-1, ANN-6): what is
-//! written and what is recorded is one commit.
+//! Joined completion through the attribute and over HTTP, on SQLite (CMP-7, ANN-1, ANN-6): the
+//! writes and the record are one commit.
 //!
 //! Over 400 lines because every way in which a joined endpoint can end is tested here.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the front page and the manual say, held against the library: outcomes, features, settings,
-//! messages, links.
+//! Checks the statements of the front page and the manual against the library: outcomes, features,
+//! settings, messages, links.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program as a newcomer runs it, and as a machine kills it.
+//! The program as a newcomer runs it, and killed in the middle of its work.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The worker over the memory store.
+//! The worker on the memory store.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

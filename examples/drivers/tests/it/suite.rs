@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What every adapter has to do, and the servers that it does it on.
+//! What every adapter has to do, and the servers that it is tested on.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

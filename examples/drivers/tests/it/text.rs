@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is written twice is the same.
+//! Texts that exist twice are the same.
 
 /// The adapters of SeaORM 1 and SeaORM 2 are the same, except for the words that their first lines
 /// name.

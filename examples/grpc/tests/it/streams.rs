@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Streams: they reach their client whole, run once, and cannot be replayed (HTTP-13).
+//! Streams: all of a stream reaches its client, it runs once, and it cannot be replayed (HTTP-13).
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tests share: a service that waits where it is told, a server on a port of its own, and
-//! the details of a status, read by messages of their own.
+//! What the tests share: a service that waits on request, a server on a separate port, and the
+//! details of a status, which are decoded with the tests' own messages.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Answers: what is stored, what is not, and how it comes back (HTTP-7 to HTTP-9, HTTP-13, ANN-6).
+//! Answers: what is stored, what is not, and how it is replayed (HTTP-7 to HTTP-9, HTTP-13, ANN-6).
 
 use axum::http::StatusCode;
 use serde_json::json;

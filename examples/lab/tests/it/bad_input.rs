@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bad input: keys, bodies, scripts, stores and command lines; nothing runs, nothing is stored, and
-//! it says why.
+//! Bad input: keys, bodies, scripts, stores and command lines. Nothing runs, nothing is stored, and
+//! the error says why.
 
 use axum::http::StatusCode;
 use serde_json::json;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The caller's half, `retryproof::client`, against the lab: whatever happens to answers, lines and
-//! servers, a call ends well and has run once; and what is refused is not repeated.
+//! The client, `retryproof::client`, against the lab: whatever happens to answers, connections and
+//! servers, a call ends well and has run once, and a refused call is not repeated.
 
 use std::net::SocketAddr;
 use std::time::Duration;

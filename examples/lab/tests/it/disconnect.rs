@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The client that goes away: before the grant nothing happened, after it the work is finished
+//! Clients that disconnect: before the grant, nothing has happened; after it, the work is finished
 //! (HTTP-5, HTTP-12).
 
 use std::time::Duration;

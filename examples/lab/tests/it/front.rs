@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A port that stands before a lab: it refuses connections until it is opened, and cuts lines after
-//! so many bytes of answers.
+//! A port in front of a lab: it refuses connections until it is opened, and cuts them after a
+//! number of bytes of answers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a hostile operator and a hostile client found: each test failed once.
+//! Faults that a hostile operator and a hostile client found: each test failed once.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! End to end: the lab as its own process, over real sockets, HTTP/1.1 and h2c.
+//! End-to-end tests: the lab as a separate process, over real sockets, with HTTP/1.1 and h2c.
 
 mod answers;
 mod bad_input;

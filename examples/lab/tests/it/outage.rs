@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server that stops, hangs and comes back under a running lab: `/open/health`, and what requests
-//! get meanwhile.
+//! A server that stops, hangs and returns while a lab runs: `/open/health`, and what requests get
+//! meanwhile.
 
 use std::net::SocketAddr;
 use std::time::Duration;

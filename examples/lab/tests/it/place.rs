@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a test keeps its records: a file, a table or a prefix of its own, in the store that
+//! Where a test keeps its records: in a separate file, table or prefix, in the store that
 //! `RETRYPROOF_LAB_STORE` names.
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Stores that cannot be used at the start, named without their passwords (ID-4): exit 1 and one
-//! line where the store was asked, exit 2 and the usage where the URL is wrong.
+//! Stores that cannot be used at the start, named without their passwords (ID-4): exit code 1 and
+//! one line if the store refuses, exit code 2 and the usage if the URL is wrong.
 
 use crate::place::{url, variable, with};
 use crate::server::refusal;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The queries of `docs/operate/grafana.json`, asked of a real Prometheus that scrapes the storm.
+//! The queries of `docs/operate/grafana.json`, sent to a real Prometheus that scrapes the storm.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

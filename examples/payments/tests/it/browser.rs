@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A headless browser, driven over WebDriver: plain HTTP with JSON, for which the program's own
-//! HTTP client is enough.
+//! A headless browser, driven over WebDriver, which is plain HTTP with JSON, so the tests' own HTTP
+//! client is enough.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

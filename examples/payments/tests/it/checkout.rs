@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The checkout page as a person uses it, in a browser; and what it stands on, without one.
+//! The checkout page as a person uses it, in a browser, and the routes that it uses, without one.
 
 use std::io::{BufRead as _, ErrorKind, Read as _};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The program as a newcomer runs it: the demo, a small storm, the checkout page, what operators
-//! get, and what it says to bad arguments.
+//! get, and the errors for bad arguments.
 
 mod admin;
 mod board;

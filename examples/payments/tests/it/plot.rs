@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The panels of a board as lines over time, in plain SVG.
+//! Draws the panels of a board as lines over time, in plain SVG.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The shop as a process, before a payments service whose charges are counted and can be held up.
+//! The shop as a process, in front of a payments service whose charges are counted and can be
+//! delayed.
 
 mod world;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A payments service in this process, the shop as its own, and a customer that retries.
+//! A payments service in this process, the shop in a separate one, and a customer that retries.
 
 use std::net::SocketAddr;
 use std::process::Stdio;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is delivered again, at once, changed, or before its receiver is ready.
+//! Deliveries that are repeated, concurrent, changed, or sent before their receiver is ready.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Deliveries that are not from the sender, and what cannot be keyed: refused, and without a trace.
+//! Deliveries that are not from the sender, or from which no key can be read: they are refused and
+//! leave no trace.
 
 use axum::http::StatusCode;
 use webhooks::signature::Secret;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A receiver on a socket, senders, and a handler that can be held up and made to fail.
+//! A receiver on a socket, senders, and a handler that can be delayed and made to fail.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Dump`]: all that a store would hand to a backup.
+//! [`Dump`]: everything of a store that a backup would contain.
 
 use std::collections::HashSet;
 use std::error::Error;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Short kill tests: each store holds, and each planted defect is caught by the run that finds
-//! nothing without it.
+//! Short kill tests: each store passes, and each planted defect is caught by the same run that
+//! finds nothing without it.
 //!
 //! The runs share the machine with all other tests. Therefore they only have to reach three
 //! hundredths of the counts for a dedicated machine (150 operations, 2 kills, 2 takeovers and 15

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Stores with a defect, on every server: the same run that finds nothing without it finds it.
+//! Stores with a defect, on every server: the run that finds nothing without the defect finds it.
 
 use crate::{Ran, chaos};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! No key, no answer and no subject is in a dump or in the files of a store with sealed results; a
-//! rotation under calls loses nothing; an erased subject's answers are tombstones (SEAL-1, SEAL-4,
+//! rotation during calls loses nothing; an erased subject's answers are tombstones (SEAL-1, SEAL-4,
 //! SEAL-7). The same search finds every key and answer of a store that does not seal.
 
 use std::process::Command;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The stores with a server, each on one of the run's own: it is killed too, and the connections to
-//! it are cut, delayed and stalled at every phase of a call. What it needs is installed by
-//! `cargo xtask services up`; without it the test fails, and says so.
+//! The stores with a server, each on a server of the run. The server is killed too, and the
+//! connections to it are cut, delayed and stalled at every phase of a call. `cargo xtask services
+//! up` installs the servers; if one is missing, the test fails and says so.
 
 use crate::chaos;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Parsers that are private to their crates, compiled from the same sources: a public path to them
-//! would be there for the tests alone.
+//! Parsers that are private to their crates. They are compiled from the same sources, because a
+//! public path to them would exist only for the tests.
 
 #[path = "../../../../crates/retryproof-client/src"]
 pub(crate) mod client {

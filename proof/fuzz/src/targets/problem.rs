@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the caller's half reads of an answer: problem documents (HTTP-11) and `Retry-After`
-//! (HTTP-10).
+//! What the client reads from an answer: problem documents (HTTP-11) and `Retry-After` (HTTP-10).
 
 use std::time::{Duration, UNIX_EPOCH};
 

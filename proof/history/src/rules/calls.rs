@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a caller is told: S10, S11, S15, S16.
+//! The answers that a caller gets: S10, S11, S15, S16.
 
 use super::wrong;
 use crate::event::{Fun, Said};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who holds: S1, S2, S17.
+//! Who holds a lease: S1, S2, S17.
 
 use super::{ms, wrong};
 use crate::event::{Fun, Said};

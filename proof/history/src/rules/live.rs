@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What must happen in time: L1 to L5, for each call alone. Every bound has the slack that the
-//! manifest states, and the time in which the process is known not to have run does not count: on a
-//! shared machine a bound without these would judge the machine. [`pace`](super::pace) holds all
-//! waits together to stricter bounds.
+//! What must happen in time: L1 to L5, for each call alone. Every bound includes the slack that the
+//! manifest states, and the time in which the process did not run does not count. Without these, a
+//! bound would judge the load of a shared machine. [`pace`](super::pace) applies stricter bounds to
+//! all waits together.
 
 use super::{ms, wrong};
 use crate::event::{Fun, Said};

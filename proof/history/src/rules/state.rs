@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a record is: S12, S13, S14; and what its token is good for outside of the store.
+//! The state of a record: S12, S13, S14; and what its token guards outside of the store: ACQ-10.
 
 use super::{ms, wrong};
 use crate::event::{Fun, Said};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a holder is told: S19.
+//! What a holder is notified of: S19.
 
 use super::calls::completions;
 use super::wrong;

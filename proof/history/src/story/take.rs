@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How the two halves of a call, an action or a fault find each other.
+//! Joins the two events of a call, an action or a fault.
 
 use super::{Act, Actor, Call, Fault, Line, Op, Run, Story};
 use crate::event::{Event, Fun, Phase, Said};

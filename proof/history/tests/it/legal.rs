@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Histories that a right store may leave, drawn at random: none of them may be flagged.
+//! Histories that a correct store may produce, drawn at random: no rule may flag them.
 //!
 //! A correct record ([`model::Slot`]) answers owners that acquire, beat, complete, release, die and
 //! acquire again, over a network that delays, loses and, while it is disturbed, repeats messages.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The checker, checked: what is right passes, what is wrong is flagged by the rule that it breaks,
-//! and by no other.
+//! Tests of the checker: correct histories pass, and a wrong history is flagged only by the rule
+//! that it breaks.
 
 mod bad;
 mod good;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The bounds of L1 to L4, each at both sides.
+//! The bounds of L1 to L4, each tested on both sides.
 
 use history::{Manifest, Run, judge};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Random`]: choices that a seed repeats.
+//! [`Random`]: random choices that are the same for the same seed.
 
 use model::Tick;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Histories in few words. A line is `[pN] FROM-TO FN ..`, times in milliseconds; `?` for an end
+//! A short form of histories. A line is `[pN] FROM-TO FN ..`, times in milliseconds; `?` for an end
 //! that is unknown.
 
 use history::{Event, Fun, Line, Manifest, Phase, Run, Said};

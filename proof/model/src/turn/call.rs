@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A call as the store takes it: the record, the judgement, the wake-ups.
+//! A call to the store: the record, the checks, the wake-ups.
 
 use super::Step;
 use crate::defect::Defect;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Acquire and wait: the one loop of every caller.
+//! Acquire and wait: the loop of every caller.
 
 use super::{Step, spend};
 use crate::action::Fate;

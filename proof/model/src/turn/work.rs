@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The action, its end, and what may befall the caller on the way.
+//! The action, its end, and what may happen to the caller meanwhile.
 
 use super::call::has_returned;
 use super::{Step, spend};

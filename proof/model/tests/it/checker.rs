@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The glue to stateright: the model's states and actions, its flags and sights as properties.
+//! Connects the model to stateright: its states and actions, with its flags and sights as
+//! properties.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hash, Hasher};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The protocol as the rules want it: nothing wrong in any state, everything of note reachable,
-//! every call ends.
+//! The correct protocol: nothing is wrong in any state, every sight is reachable, and every call
+//! ends.
 //!
 //! Each run is exhaustive within its budgets, and time has no bound. Together they have some 4
 //! million states, not counting those that differ only in names; with `MODEL_CLIENTS=4 cargo test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The model, checked: what is right holds in every state, what is planted is found, and the README
-//! shows what the function does.
+//! Tests of the model: the properties hold in every state, planted bugs are found, and the README
+//! shows what the transition function does.
 
 mod checker;
 mod correct;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! States that differ in names alone may be taken for one: they lead to the same states and show
-//! the same things.
+//! States that differ only in names can count as one: they lead to the same states and show the
+//! same things.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 

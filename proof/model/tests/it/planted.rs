@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Planted bugs: each is found, by the property that it breaks, in as few steps as can be.
+//! Planted bugs: each is found by the property that it breaks, in the fewest possible steps.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which rules and invariants the model speaks for.
+//! The rules and invariants that the model covers.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The README's tables are made from the transition functions, so that they say what these do.
+//! The README's tables are generated from the transition functions, so that they are always
+//! correct.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::{Mutex, PoisonError};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the attribute refuses, and where its messages point (ANN-2); what it takes, compiled and
-//! run.
+//! What the attribute refuses, and the places at which its messages point (ANN-2); and what it
+//! accepts, compiled and run.
 //!
 //! `tests/ui/fail` has one refused combination per file, beside the compiler's whole output. The
 //! type checker refuses `typed_*.rs`. Its words around ours change from release to release, so its

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! STO-6: of the processes that share a store, one at a time purges.
+//! STO-6: only one of the processes that share a store purges at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

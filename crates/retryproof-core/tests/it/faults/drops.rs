@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Executions dropped at their every await point (RUN-5, ACQ-11).
+//! Executions that are dropped at each of their await points (RUN-5, ACQ-11).
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Long leases, whose tries to beat lie further apart than `operation-timeout`: the end of an
-//! action waits for none.
+//! Long leases, whose attempts to beat are further apart than `operation-timeout`. The end of an
+//! action does not wait for the next attempt.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A store that goes away while an action runs: for 0.4 lease nothing is lost, for two leases the
-//! action is told.
+//! A store that becomes unavailable while an action runs. During 0.4 leases nothing is lost; during
+//! two leases, the action is notified.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

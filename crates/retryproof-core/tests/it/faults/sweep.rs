@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One fault at every call of a run in turn, and a fault at every n-th call, until a run comes
-//! through clean.
+//! One fault at each call of a run in turn, and a fault at every n-th call, until no fault hits a
+//! run.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Round trips, counted: what each kind of call costs the store (ACQ-8, ACQ-5).
+//! Counts round trips: what each kind of call costs the store (ACQ-8, ACQ-5).
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SEAL-2, SEAL-5: a sealer that panics, hangs or has no key fails its call, or leaves a tombstone,
-//! and nothing else.
+//! SEAL-2, SEAL-5: a sealer that panics, hangs or has no key only fails its call, or leaves a
+//! tombstone.
 
 use std::future::pending;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Connections that break or stall, servers that restart, calls that are dropped: the store goes
-//! on, and each call gets its own answer.
+//! Connections that break or stall, servers that restart, calls that are dropped: the store
+//! continues, and each call gets its own answer.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Keys are values, never SQL (ID-2), prepared or as the literals that go through a pooler.
+//! Keys are values, never SQL (ID-2), both in prepared statements and as literals that go through a
+//! pooler.
 
 use retryproof_core::IdempotencyStore;
 use retryproof_core::store::Peeked;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server that is far away: connecting takes longer than a heartbeat may.
+//! A distant server: connecting takes longer than a heartbeat may.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Connections that break, stall or idle, calls that are dropped, a server that crashes: the store
-//! goes on, and each call gets its own answer.
+//! continues, and each call gets its own answer.
 
 use std::sync::Arc;
 use std::time::Duration;

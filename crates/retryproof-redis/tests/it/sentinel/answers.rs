@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Simulated sentinels, which name the server that a test sets, and two servers that both take
-//! themselves for the primary.
+//! Simulated sentinels, which name the server that a test sets, and two servers that both act as
+//! the primary.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};

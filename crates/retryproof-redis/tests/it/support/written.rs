@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counts the writes that reach a server's keys, also those that leave a key as it was.
+//! Counts the writes that reach a server's keys, including those that do not change a key.
 
 use std::convert::Infallible;
 use std::sync::Arc;

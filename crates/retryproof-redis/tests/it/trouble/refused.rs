@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Servers that the store refuses, and the errors that name the reason; logins, rights, warnings.
+//! Servers that the store refuses, and the errors that name the reason; logins, rights and
+//! warnings.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A joined transaction holds the file's one write lock (CMP-7): it costs no other key its lease,
-//! and commits only as the transaction that was opened.
+//! A joined transaction holds the file's only write lock (CMP-7). No other key loses its lease
+//! because of it, and only the transaction that was opened is committed.
 
 use std::time::Duration;
 

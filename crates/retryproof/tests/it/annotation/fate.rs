@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! RUN-4: errors that do not tell what happened, and the lease of the running call.
+//! RUN-4: errors of unknown effect, and the lease of the running call.
 
 use std::sync::Mutex;
 use std::time::Duration;

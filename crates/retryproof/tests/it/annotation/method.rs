@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Async methods: the engine is that of `self`.
+//! Async methods: the engine comes from `self`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CFG-1: a parameter of a URL takes what the key that it stands for takes, and nothing else.
+//! CFG-1: a parameter of a URL accepts exactly the values of the key that it sets.
 
 use retryproof::mysql::MysqlConfig;
 use retryproof::postgres::PostgresConfig;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The URLs of PostgreSQL, MySQL and Redis: what is wrong with one is said without its password,
-//! also by the real servers. That each store works through a URL is shown by the lab's suites,
-//! which make and drop tables.
+//! The URLs of PostgreSQL, MySQL and Redis: an error says what is wrong with a URL without its
+//! password, also with the real servers. The lab's suites, which create and drop tables, show that
+//! each store works through a URL.
 
 use std::time::{Duration, Instant};
 

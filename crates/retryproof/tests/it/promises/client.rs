@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page on the caller's half names each kind of its errors.
+//! The page on the client names each kind of its errors.
 
 use retryproof::client::ErrorKind;
 

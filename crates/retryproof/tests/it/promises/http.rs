@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The column "HTTP" of the front page's table, over an annotated endpoint.
+//! The column "HTTP" of the front page's table, checked with an annotated endpoint.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The operations page against the library: no setting, kind of error, code or log line is missing
-//! or wrong.
+//! Checks the operations page against the library: no setting, kind of error, code or log line is
+//! missing or wrong.
 
 use std::path::Path;
 use std::sync::Mutex;
