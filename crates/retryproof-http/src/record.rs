@@ -126,7 +126,7 @@ where
 }
 
 impl CommitFailure {
-    /// The outcome that the engine reports for the call (RUN-7), if the engine knows it.
+    /// The outcome that the engine reports for the call (RUN-7), if it is already decided.
     fn served(self) -> Served {
         match self {
             Self::RolledBack => Served::Failed,
@@ -305,8 +305,8 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
                 tracing::error!(
                     identity = %call.context.identity(),
                     %error,
-                    "the response cannot be stored; a tombstone is recorded instead, so retries \
-                     learn that the work is done but do not get its response"
+                    "the response cannot be stored; a tombstone is recorded instead, so a retry \
+                     neither runs the work again nor gets its response"
                 );
                 let value = CompletionValue::Tombstone(status_alone(parts.status));
                 Self { value, recorded: Err(EncodingFailed), body }

@@ -142,8 +142,8 @@ fn short_leases(config: &IdempotencyConfig, p99: Duration) -> Option<StoreFindin
 fn backup() -> StoreFinding {
     StoreFinding::note(
         "backup",
-        "After a restore from a backup, the store does not know what was completed after the \
-         backup, so a retry runs that work again.",
+        "After a restore from a backup, the store lacks the results of work that was completed \
+         after the backup, so a retry runs that work again.",
         "Before you restore, read \"The database is restored from a backup\" in the operations \
          guide; keep the service closed until clients have stopped retrying.",
     )

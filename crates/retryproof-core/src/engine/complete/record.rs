@@ -85,8 +85,8 @@ impl Record {
 
     pub(super) fn shrink(&mut self, refused: Error, identity: &Identity) {
         tracing::warn!(identity = %identity, error = %refused,
-            "the result cannot be stored; a tombstone is recorded instead, so retries learn that \
-             the work is done but do not get its result (CMP-9)");
+            "the result cannot be stored; a tombstone is recorded instead, so a retry neither runs \
+             the work again nor gets its result (CMP-9)");
         self.done.value = Tombstone::new().into_envelope();
         self.is_tombstone = true;
         self.refused = Some(refused);
