@@ -3,7 +3,7 @@
 //! SEAL-7).
 //!
 //! The engine encrypts a result before it sends the result to the store, and decrypts a stored
-//! result before anything else reads it. So every store can keep sealed results, and no store has
+//! result before anything else reads it. Every store can therefore keep sealed results without any
 //! code for them. This crate contains no cipher. The crate `retryproof-seal` implements [`Sealer`].
 //!
 //! # When to use
@@ -13,11 +13,11 @@
 //! # Contract for implementors
 //! - Each result is sealed with the key of a [`DataSubject`], the person or tenant whom the result is
 //!   about. The key is created when it is first needed.
-//! - A key can be *destroyed*. Its results then open as [`Unsealed::Destroyed`], in every process,
-//!   at the latest when the process's cache of keys ends.
-//! - A key that is missing or cannot be read is an error, never a destroyed key: the engine answers
-//!   a destroyed key with a tombstone, and an error with an error.
-//! - What was sealed with one binding must not open with another one.
+//! - A key can be *destroyed*. Its results then open as [`Unsealed::Destroyed`] in every process,
+//!   at the latest when the process's cached copy of the key expires.
+//! - A key that is missing or cannot be read is an error, never a destroyed key. If the key was
+//!   destroyed, the engine returns a tombstone; after an error, the call fails.
+//! - A result that was sealed with one binding must not open with another.
 
 use std::fmt;
 use std::future::Future;
@@ -42,7 +42,7 @@ pub type SealFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>
 /// The engine waits for each call for at most `operation-timeout`, and catches a panic.
 pub trait Sealer: fmt::Debug + Send + Sync + 'static {
     /// Returns the key of a subject, and creates the key on first use. The engine calls this method
-    /// before it asks the store for a lease, so nothing has run if the call fails (SEAL-2).
+    /// before it acquires a lease, so nothing has run if the call fails (SEAL-2).
     ///
     /// # Errors
     /// `Unavailable` if the keys cannot be reached at the moment; `Config` if a master key is
@@ -52,7 +52,7 @@ pub trait Sealer: fmt::Debug + Send + Sync + 'static {
     /// A dropped call may leave a new key behind, which the next call finds.
     fn key_for<'a>(&'a self, subject: &'a DataSubject) -> SealFuture<'a, SubjectKey>;
 
-    /// Opens what a [`SealingKey`] has sealed with the same `binding`.
+    /// Opens a result that a [`SealingKey`] has sealed with the same `binding`.
     ///
     /// # Errors
     /// `Corrupt` if the bytes were changed, were sealed with another binding, or name an unknown
@@ -65,8 +65,8 @@ pub trait Sealer: fmt::Debug + Send + Sync + 'static {
 
 /// The key with which one call seals its result.
 pub trait SealingKey: Send + Sync {
-    /// Seals a result. `binding` is the text that authenticates the place of the result: it names
-    /// the record's identity, and is not part of the returned bytes.
+    /// Seals a result. `binding` names the record's identity. It is authenticated together with the
+    /// result, but is not part of the returned bytes.
     ///
     /// # Errors
     /// Fails if the operating system provides no random bytes. The record is then completed as a
@@ -84,7 +84,7 @@ pub enum SubjectKey {
     Destroyed,
 }
 
-/// Prints nothing of the key.
+/// Never prints the key.
 impl fmt::Debug for SubjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -112,13 +112,13 @@ impl fmt::Debug for Unsealed {
     }
 }
 
-/// Whom a result is about: a digest under the identity secret, so that no table of keys contains a
-/// name (SEAL-3).
+/// Whom a result is about, as a digest under the identity secret, so that no table of keys contains
+/// a name (SEAL-3).
 ///
 /// A program names the subject of a call with
-/// [`ContextBuilder::subject`](crate::ContextBuilder::subject), with `subject = ..` in the attribute,
-/// or with a hook of the HTTP filter or of a listener. Without its hook, the HTTP filter uses the
-/// caller of HTTP-16. Calls without a subject share one subject in each scope.
+/// [`ContextBuilder::subject`](crate::ContextBuilder::subject), with `subject = ..` in the
+/// attribute, or with a hook of the HTTP filter or of a listener. Without such a hook, the HTTP
+/// filter uses the caller (HTTP-16). Calls without a subject share one subject in each scope.
 ///
 /// ```
 /// use retryproof_core::seal::DataSubject;

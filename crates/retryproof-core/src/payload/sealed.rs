@@ -25,14 +25,14 @@ impl StoredResult {
         self
     }
 
-    /// The envelope of a sealed result, to copy it as it is; `None` if the result is not sealed.
-    /// [`SharedStore::open_sealed`](crate::SharedStore::open_sealed) opens it (SEAL-1).
+    /// The envelope of a sealed result, so that it can be copied unopened; `None` if the result is
+    /// not sealed. [`SharedStore::open_sealed`](crate::SharedStore::open_sealed) opens it (SEAL-1).
     #[must_use]
     pub fn sealed(&self) -> Option<&Blob> {
         is_sealed(&self.envelope).then_some(&self.envelope)
     }
 
-    /// Returns what is sealed; `None` if the result is not sealed.
+    /// Returns the sealed bytes; `None` if the result is not sealed.
     pub(crate) fn sealed_body(&self) -> Result<Option<Blob>> {
         let Some(envelope) = self.sealed() else { return Ok(None) };
         if envelope.starts_with(&SEALED_HEADER) {

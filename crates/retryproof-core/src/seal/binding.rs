@@ -5,8 +5,8 @@
 use crate::identity::Identity;
 use crate::payload::SEALED_HEADER;
 
-/// Returns the binding of a record. `stored` is the identity under which the store keeps the record,
-/// because a scan and an export know no other one.
+/// Returns the binding of a record. `stored` is the identity under which the store keeps the
+/// record, because a scan and an export have no other identity.
 pub(super) fn of(stored: &Identity) -> Vec<u8> {
     let (scope, key) = (stored.scope().as_str().as_bytes(), stored.key().expose().as_bytes());
     let length = (scope.len() as u64).to_le_bytes();

@@ -2,11 +2,11 @@
 //! [`FingerprintMask`]: hides the fingerprints of a store with sealed results (SEAL-6).
 //!
 //! A fingerprint is a digest without a key, so a reader of the store could test guessed requests
-//! against it. So the store gets the fingerprint in a permuted form, which depends on the identity
-//! secret and the identity. The permutation is a Feistel network of four rounds, with SHA-256 as its
-//! round function. A digest would not do, because the HTTP filter reads parts of a stored
-//! fingerprint: the algorithm, and the list of left-out members (FP-3, FP-5). Only the engine
-//! reveals it.
+//! against it. The store therefore gets the fingerprint in a permuted form, which depends on the
+//! identity secret and the identity. The permutation is a Feistel network of four rounds, with
+//! SHA-256 as its round function. A digest would not be enough, because the HTTP filter reads parts
+//! of a stored fingerprint: the algorithm, and the list of left-out members (FP-3, FP-5). Only the
+//! engine reveals a hidden fingerprint.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,8 +31,8 @@ impl FingerprintMask {
         Self(Arc::new(Zeroizing::new(key)))
     }
 
-    /// Hides a fingerprint. It gets one byte longer. A hidden one, such as that of an imported
-    /// tombstone, stays as it is.
+    /// Hides a fingerprint, which makes it one byte longer. A fingerprint that is already hidden,
+    /// such as that of an imported tombstone, is returned unchanged.
     pub(super) fn hide(&self, fingerprint: &Fingerprint) -> Result<Fingerprint> {
         if fingerprint.is_hidden() {
             return Ok(*fingerprint);
@@ -51,8 +51,8 @@ impl FingerprintMask {
         Fingerprint::new(&bytes)
     }
 
-    /// Reveals a hidden fingerprint. Another one was stored before results were sealed, and stays as
-    /// it is.
+    /// Reveals a hidden fingerprint. Any other fingerprint was stored before results were sealed,
+    /// and is returned unchanged.
     pub(crate) fn reveal(&self, fingerprint: Fingerprint) -> Fingerprint {
         let Some((&HIDDEN, hidden)) = fingerprint.as_bytes().split_first() else {
             return fingerprint;
@@ -62,7 +62,8 @@ impl FingerprintMask {
         Fingerprint::new(&bytes).unwrap_or(fingerprint)
     }
 
-    /// In each round, one half changes by a digest of the other half. A half has at most 32 bytes.
+    /// In each round, one half is changed by a digest of the other half. A half has at most 32
+    /// bytes.
     fn permute(&self, bytes: &mut [u8], rounds: [u8; 4]) {
         let (left, right) = bytes.split_at_mut(bytes.len() / 2);
         for round in rounds {
@@ -81,7 +82,7 @@ impl FingerprintMask {
     }
 }
 
-/// Prints nothing of the key.
+/// Never prints the key.
 impl fmt::Debug for FingerprintMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("FingerprintMask(hidden)")
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!(own.hide(&longest).unwrap_err().kind(), ErrorKind::Invalid);
     }
 
-    /// The bytes depend on secret, identity and every byte of the fingerprint.
+    /// The hidden bytes depend on the secret, the identity and every byte of the fingerprint.
     #[test]
     fn seal_6_a_hidden_fingerprint_has_nothing_in_common_with_others() {
         let raw = Fingerprint::tagged(1, &[7; 32]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Sealing`]: the sealer of a store, and what the engine asks it. [`CallSeal`]: the part of one
-//! call.
+//! [`Sealing`]: the sealer of a store, and the calls that the engine makes to it. [`CallSeal`]:
+//! what one call needs to seal its result.
 
 use std::fmt;
 use std::pin::pin;
@@ -27,7 +27,7 @@ impl Sealing {
         Self { sealer, secret }
     }
 
-    /// Gets the key of the subject, and with it what one call needs to seal its result.
+    /// Gets the key of the subject, and returns what one call needs to seal its result.
     pub(crate) async fn of_call(
         &self,
         id: &Identity,
@@ -43,7 +43,8 @@ impl Sealing {
         self.with_key(key.map_err(|error| error.with("subject", subject))?, id, fingerprint)
     }
 
-    /// What a call gets that must go on without a key: its result is recorded as a tombstone.
+    /// Like [`of_call`](Self::of_call), for a call that has to continue without a key. The call's
+    /// result is recorded as a tombstone.
     pub(crate) fn without_key(
         &self,
         id: &Identity,
@@ -64,9 +65,9 @@ impl Sealing {
         Ok(CallSeal { key, binding: binding::of(&stored), mask, fingerprint })
     }
 
-    /// Opens a stored result, and reveals its fingerprint. A result that was stored before results
-    /// were sealed stays as it is. So does a result for which `is_other`, which gets the revealed
-    /// fingerprint, returns `true` (FP-2).
+    /// Opens a stored result, and reveals its fingerprint. A result stays unopened if it was stored
+    /// before results were sealed, or if `is_other`, which gets the revealed fingerprint, returns
+    /// `true` (FP-2).
     pub(crate) async fn opened(
         &self,
         id: &Identity,
@@ -92,8 +93,9 @@ impl Sealing {
 }
 
 impl Sealing {
-    /// The owner id under which the result of a resolve is stored. [`ForceRequest::resolve`] derives
-    /// `by` from the result, so a guessed result could be tested against `by` in the store.
+    /// The owner id under which the result of a resolve is stored: a hash of `by` under the
+    /// identity secret. [`ForceRequest::resolve`] derives `by` from the result, so if the store
+    /// kept `by`, a reader of the store could test guessed results against it.
     ///
     /// [`ForceRequest::resolve`]: crate::store::ForceRequest::resolve
     pub(crate) fn hidden_owner(&self, by: OwnerId) -> OwnerId {
@@ -110,7 +112,7 @@ impl fmt::Debug for Sealing {
     }
 }
 
-/// What one call needs to seal its result, fetched before the call asks for its lease (SEAL-2).
+/// What one call needs to seal its result, fetched before the call acquires its lease (SEAL-2).
 pub(crate) struct CallSeal {
     key: SubjectKey,
     binding: Vec<u8>,
@@ -121,10 +123,10 @@ pub(crate) struct CallSeal {
 
 impl CallSeal {
     /// Seals an envelope. A tombstone without detail has nothing to hide, and a sealed envelope is
-    /// sealed already.
+    /// returned unchanged.
     ///
     /// # Errors
-    /// If the key was destroyed or fails. The record is then completed as a tombstone.
+    /// Fails if the key was destroyed or cannot seal. The record is then completed as a tombstone.
     pub(crate) fn seal(&self, envelope: Blob) -> Result<Blob> {
         if payload::is_bare_tombstone(&envelope) || payload::is_sealed(&envelope) {
             return Ok(envelope);
