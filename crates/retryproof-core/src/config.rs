@@ -50,8 +50,8 @@ const HOLD_BOUNDS: RangeInclusive<Duration> = *LEASE_BOUNDS.start()..=*TTL_BOUND
 /// What the engine does if it cannot record the value of an action (CMP-4).
 /// # When to use
 /// Use `LogAndReturn` if callers need the value, even though a late retry may then run the work
-/// again. Use `Propagate` if a second run costs more than a failed call, for example a charge that
-/// no downstream key protects.
+/// again. Use `Propagate` if a second run costs more than a failed call, for example if the action
+/// makes a charge that no downstream key protects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CompletionFailurePolicy {
     /// Log an error and still return the value. If nothing could be recorded, a retry after the

@@ -320,7 +320,7 @@ impl IdempotencyEngine {
 
     /// Stops granting leases. Stored results are still replayed. Waits for at most `deadline` until
     /// all tracked actions, and all completions and releases in the background, have ended (CMP-3).
-    /// Returns how many of these are still running then. Their leases run out (RUN-5). This method
+    /// Returns how many of these have not ended by then. Their leases run out (RUN-5). This method
     /// can be called again.
     ///
     /// # Cancel safety

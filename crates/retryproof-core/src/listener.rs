@@ -3,8 +3,8 @@
 //! parts that the listeners for all brokers share.
 //!
 //! A message is handled like any other call: its scope and key make a context, and the engine runs
-//! the work or replays its result. Only the answer differs: the broker has to know whether the
-//! message is done.
+//! the work or replays its result. Only the answer differs: it has to say whether the message is
+//! done.
 //!
 //! | result of the call | verdict | [`Reason`] |
 //! |---|---|---|

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`OwnerId`] identifies an owner to the store. [`FencingToken`] lets a resource outside the store
-//! tell a newer grant from an older one.
+//! distinguish a newer grant from an older one.
 
 use std::fmt;
 use std::sync::OnceLock;

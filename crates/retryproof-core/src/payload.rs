@@ -37,7 +37,7 @@ pub struct CodecId(pub u16);
 impl CodecId {
     /// No codec: the work returned `()`, or a tombstone has no detail.
     pub const NONE: Self = Self(0);
-    /// Raw bytes, stored as they are.
+    /// Raw bytes, stored unchanged.
     pub const BYTES: Self = Self(1);
     /// JSON.
     pub const JSON: Self = Self(2);
@@ -283,7 +283,8 @@ impl StoredResult {
         if let (Some(stored), Some(requested)) = (&self.fingerprint, fingerprint)
             && stored != requested
         {
-            // A hidden fingerprint differs from every other one, and decides nothing (SEAL-6).
+            // A hidden fingerprint differs from every computed one, so a difference proves nothing
+            // (SEAL-6).
             return if stored.is_hidden() { Err(is_still_sealed()) } else { Ok(Opened::Mismatch) };
         }
         let [m0, m1, version, flags, c0, c1, s0, s1, ..] = self.envelope[..] else {
@@ -307,7 +308,7 @@ impl StoredResult {
         }
         if flags & MUST_UNDERSTAND & !TOMBSTONE != 0 {
             return Err(Error::corrupt(
-                "the stored value has flags that this version does not know, probably because a \
+                "the stored value has flags that this version cannot interpret, probably because a \
                  newer version of retryproof wrote the value; upgrade this program",
             )
             .with("flags", flags));
@@ -383,7 +384,7 @@ mod tests {
         assert_eq!(text, "Payload(codec 1, schema 0, 6 bytes)");
     }
 
-    /// A hidden fingerprint decides nothing, whatever the record has beside it.
+    /// A hidden fingerprint never causes a mismatch, whatever else the record contains.
     #[test]
     fn seal_6_a_hidden_fingerprint_is_no_mismatch() {
         let hidden = Fingerprint::tagged(0, &[7; 32]);

@@ -107,8 +107,8 @@ pub struct RedisSettings {
     pub wait_timeout: Option<Duration>,
 }
 
-// The stores check the same names and bounds again. The checks here come first, because only this
-// crate knows the file or the variable that the wrong value comes from.
+// The stores check the same names and bounds again. The checks here come first, because only their
+// messages can name the file or the variable of a wrong value.
 
 impl SqliteSettings {
     pub(super) fn check(&self) -> Result<(), OutOfBounds> {

@@ -84,7 +84,7 @@ impl EngineBuilder {
     ///
     /// `current` returns the trace of the calling task, or `None` outside of a trace. Every acquire
     /// calls `current`, so the function should be fast. If `current` panics, the panic is logged,
-    /// and the call goes on without a trace.
+    /// and the call continues without a trace.
     pub fn current_trace(mut self, current: fn() -> Option<TraceContext>) -> Self {
         self.current_trace = Some(current);
         self

@@ -122,10 +122,10 @@ impl HeldLease {
         self.release_after(Phase::Released)
     }
 
-    /// Like [`release`](Self::release), but also tells observers why the work failed. Adapters that
-    /// run the work themselves call this method, because they know whether the work returned an
-    /// error or panicked. If the work called [`hold_on_error`](Lease::hold_on_error), and `phase`
-    /// is not `Released`, the lease runs out instead.
+    /// Like [`release`](Self::release), but also reports to observers why the work failed. Adapters
+    /// that run the work themselves call this method, because only they can distinguish an error
+    /// from a panic. If the work called [`hold_on_error`](Lease::hold_on_error), and `phase` is not
+    /// `Released`, the lease runs out instead.
     ///
     /// # Errors
     /// Same as [`release`](Self::release).
@@ -218,7 +218,8 @@ impl LeaseState {
 /// The result of the first attempt at a completion.
 enum FirstTry {
     Recorded,
-    /// [`complete_until_over`] has to finish the completion; with the call that was sent, if any.
+    /// [`complete_until_over`] has to finish the completion. Contains the call that was sent, if
+    /// any.
     Unfinished(Option<StoreCall<FencedWrite>>),
 }
 

@@ -52,7 +52,7 @@ impl HolderNotes {
     }
 }
 
-/// Calls the program's function, and returns its trace. If the function panics, the call goes on
+/// Calls the program's function, and returns its trace. If the function panics, the call continues
 /// without a trace.
 fn trace_of(current: CurrentTrace) -> Option<TraceContext> {
     catch_panic(current).unwrap_or_else(|_| {

@@ -97,7 +97,7 @@ impl PurgeTask {
 
 impl PurgeTask {
     /// Claims this round. Returns `true` if this process should purge, because it has the claim or
-    /// because claims do not work.
+    /// because rounds cannot be claimed.
     async fn may_purge(&self, store: &StoreClient) -> bool {
         // The claim ends shortly before the next round. A process that runs alone can therefore
         // claim, and purge, in every round.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Handles the scopes in shadow mode, `scope."NAME".shadow = true` (CTX-6). Calls of such a scope
-//! use [`ShadowStore`], which grants every call. Before each grant, `ShadowStore` asks the engine's
-//! store and notes what the guard would have done. Work that the guard would have run is recorded,
-//! so that its duplicates are noticed.
+//! use [`ShadowStore`], which grants every call. Before each grant, `ShadowStore` calls the
+//! engine's store and notes what the guard would have done. Work that the guard would have run is
+//! recorded, so that its duplicates are noticed.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::store::{
 
 /// The clients that replace the store in scopes in shadow mode.
 pub(super) struct ShadowClients {
-    /// Grants every call, and asks the engine's store what the guard would have done.
+    /// Grants every call, and calls the engine's store to find out what the guard would have done.
     pub(super) watching: Arc<StoreClient>,
     /// Keeps nothing. Leases that the guard would not have granted use this client.
     pub(super) passing: Arc<StoreClient>,
@@ -64,7 +64,7 @@ pub(super) fn stand_in(
 }
 
 /// A store that grants every acquire, and passes acquires and writes on to the engine's store.
-/// Whatever the engine's store answers, the caller goes on.
+/// Whatever the engine's store answers, the caller continues.
 struct ShadowStore {
     real: Arc<StoreClient>,
     /// How long a caller waits for the engine's store. The limit is below `operation-timeout`, so
@@ -95,8 +95,8 @@ impl ShadowStore {
         answer
     }
 
-    /// What the guard would have answered a call that found this result. The call waits for it
-    /// until `until`.
+    /// Returns what the guard would have done with a call that found this result. Waits until the
+    /// result is opened, but no longer than `until`.
     async fn verdict_on(
         &self,
         id: &Identity,

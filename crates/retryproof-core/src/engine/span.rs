@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The spans of a call (RUN-10). The span `idempotency.call`, at the level INFO, lasts from the
 //! acquire to the answer. Inside this span, each phase has one span at the level DEBUG. A span that
-//! no subscriber wants costs one check. `outcome_event` records the fields of the outcome.
+//! no subscriber records costs one check. `outcome_event` records the fields of the outcome.
 
 use std::future::Future;
 

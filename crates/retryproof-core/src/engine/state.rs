@@ -70,7 +70,7 @@ impl EngineState {
     }
 
     /// Returns the store for a lease that `store` has granted. In shadow mode, the engine's store
-    /// knows only the leases that the guard would have granted too. All other leases use the
+    /// has only the leases that the guard would have granted too. All other leases use the
     /// `passing` client.
     #[inline]
     pub(super) fn keeper_of<'a>(

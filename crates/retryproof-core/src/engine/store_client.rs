@@ -317,8 +317,8 @@ impl StoreClient {
         self.count_failure();
     }
 
-    /// Returns the current time, or `None` if there are no observers. The call need not be timed
-    /// then.
+    /// Returns the current time, or `None` without observers, because the call then need not be
+    /// timed.
     #[inline]
     pub(super) fn call_began(&self) -> Option<Instant> {
         if self.observers.is_empty() { None } else { Some(self.now()) }

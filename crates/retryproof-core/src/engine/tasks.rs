@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Tasks`] hands out the permits of tracked actions (`max-running`), runs lease endings in the
-//! background, and tells `shutdown` when all actions and endings are over (RUN-5). The callers run
-//! the actions themselves.
+//! background, and notifies `shutdown` when all actions and endings are over (RUN-5). The callers
+//! run the actions themselves.
 
 use std::future::Future;
 use std::pin::Pin;

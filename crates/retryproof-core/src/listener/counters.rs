@@ -21,7 +21,7 @@ pub struct VerdictCounters {
 pub struct VerdictCounts {
     /// Messages that were acknowledged.
     pub acks: u64,
-    /// Messages that the broker was asked to redeliver.
+    /// Messages that were returned to the broker for redelivery.
     pub nacks: u64,
     /// Messages that became dead letters.
     pub dead_letters: u64,

@@ -40,7 +40,7 @@ pub struct MessageOptions {
     pub wait_timeout: Duration,
     /// Whether a message with a known key counts as a redelivery even if its body differs.
     pub any_body: bool,
-    /// The identity secret of the handler's store, which the listener does not know. With the
+    /// The identity secret of the handler's store, to which the listener has no access. With the
     /// secret, the listener's logs print the same digests as the store's logs (ID-5).
     pub identity_secret: Option<IdentitySecret>,
 }

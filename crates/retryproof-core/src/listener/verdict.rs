@@ -22,7 +22,7 @@ pub enum Verdict {
         /// The reason.
         reason: Reason,
     },
-    /// Ask the broker to redeliver the message.
+    /// Return the message to the broker for redelivery.
     #[non_exhaustive]
     Nack {
         /// The minimum time until the redelivery. If this time is zero, only the listener's

@@ -67,14 +67,14 @@ pub struct AuditEntry {
     pub record: Option<(Identity, FencingToken)>,
     /// What was requested, such as `release`.
     pub verb: String,
-    /// `requested`, or what the request led to.
+    /// `requested`, or the outcome of the request.
     pub outcome: String,
     /// Who requested it. Nothing verifies this name.
     pub operator: String,
     /// Why it was requested.
     pub reason: String,
-    /// When the entry was appended, in microseconds since 1970 by the store's clock; `None` before
-    /// that.
+    /// When the entry was appended, in microseconds since 1970 by the store's clock; `None` until
+    /// then.
     pub at_micros: Option<u64>,
 }
 

@@ -75,10 +75,10 @@ pub struct RecordSummary {
     pub value_bytes: usize,
     /// Whether the record has a fingerprint.
     pub has_fingerprint: bool,
-    /// The time since the last grant by the store's clock, or `None` if the store does not know it.
+    /// The time since the last grant by the store's clock, or `None` if it is unknown.
     pub granted_ago: Option<Duration>,
-    /// How often the key was taken over since it was last free, or `None` if the store does not
-    /// know it. The count stops at 32,767.
+    /// How often the key was taken over since it was last free, or `None` if it is unknown. The
+    /// count stops at 32,767.
     pub takeovers: Option<u16>,
     /// The note about the holder that was granted the lease last (REC-2).
     pub holder: Option<HolderNote>,
@@ -106,8 +106,8 @@ impl RecordSummary {
         }
     }
 
-    /// Adds what the store knows about the last grant: its age, the takeovers so far, and the note
-    /// about its holder.
+    /// Adds what the store has recorded about the last grant: its age, the takeovers so far, and
+    /// the note about its holder.
     #[must_use]
     pub fn with_grant(
         mut self,
@@ -154,7 +154,7 @@ pub struct StoreStats {
     pub records: u64,
     /// How many of these records are IN_PROGRESS.
     pub in_progress: u64,
-    /// The bytes that the records occupy, as far as the store knows.
+    /// The bytes that the records occupy, as far as the store can determine.
     pub bytes: u64,
 }
 

@@ -30,7 +30,7 @@ pub struct AcquireRequest {
     /// Decides whether two fingerprints can be compared. `None` if no fingerprints are compared in
     /// flight (FP-6).
     pub(crate) comparable: Option<Comparable>,
-    /// What the fingerprint is hidden by, if the store has sealed results (SEAL-6).
+    /// Hides the fingerprint, if the store has sealed results (SEAL-6).
     mask: Option<FingerprintMask>,
 }
 

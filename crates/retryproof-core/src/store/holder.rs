@@ -13,8 +13,8 @@
 //! | 10 | 0 or 24 | trace id and span id |
 //! | rest | 0 to 54 | the label, UTF-8 |
 //!
-//! All versions of this layout keep the fields version and owner at these positions. A program that
-//! does not know about notes leaves the note of an earlier grant in the record. A reader ignores
+//! All versions of this layout keep the fields version and owner at these positions. A program
+//! without support for notes leaves the note of an earlier grant in the record. A reader ignores
 //! that note, because the owner bytes in it differ from those of the record's owner.
 
 use std::fmt;

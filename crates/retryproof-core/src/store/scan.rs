@@ -119,7 +119,7 @@ impl RecordFilter {
     }
 
     /// Selects only records whose last grant is at least this long ago. The filter leaves out a
-    /// record whose age the store does not know.
+    /// record of unknown age.
     #[must_use]
     pub fn with_older_than(mut self, age: Duration) -> Self {
         self.older_than = Some(age);
@@ -164,8 +164,7 @@ pub struct ScopeCounts {
     pub expired: u64,
     /// The bytes of all stored values with their envelopes.
     pub value_bytes: u64,
-    /// The longest time since any record's last grant. Records whose age the store does not know
-    /// are left out.
+    /// The longest time since any record's last grant. Records of unknown age are left out.
     pub oldest: Option<Duration>,
 }
 

@@ -437,7 +437,7 @@ impl SharedStore {
 
     /// Opens a stored result that was read with [`peek`](IdempotencyStore::peek), and reveals its
     /// fingerprint. The engine does this itself. A result that is not sealed, or that was read from
-    /// a store without a sealer, is returned as it is.
+    /// a store without a sealer, is returned unchanged.
     ///
     /// # Errors
     /// The errors of [`Sealer::open`].
@@ -451,9 +451,9 @@ impl SharedStore {
         }
     }
 
-    /// Seals a completion that does not come from an engine, such as one that is imported. Seals
-    /// under the `subject`, or else under the subject that the calls of the scope share. A
-    /// completion that is sealed already, or for a store without a sealer, is returned as it is.
+    /// Seals a completion that does not come from an engine, for example from an import, under
+    /// `subject` or, without one, under the subject that the calls of the scope share. Returns the
+    /// completion unchanged if it is already sealed, or if the store has no sealer.
     ///
     /// # Errors
     /// The errors of [`Sealer::key_for`], and `Codec` if the subject's key was destroyed.
@@ -649,7 +649,8 @@ impl<S: IdempotencyStore> SharedStoreBuilder<S> {
         self
     }
 
-    /// Lets the store keep what operators did in its audit table (OPS-10).
+    /// Adds the store's audit table, which keeps the requests of operators and their outcomes
+    /// (OPS-10).
     #[must_use]
     pub fn with_audit(mut self) -> Self
     where

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Continues an acquire whose outcome is unknown after its first poll, under a time limit. If the
+//! Continues, under a time limit, an acquire whose outcome is unknown after its first poll. If the
 //! outcome stays unknown or the call is dropped, [`ReleaseIfGranted`] starts a task that releases
 //! the lease (ACQ-8, ACQ-9, ACQ-11).
 

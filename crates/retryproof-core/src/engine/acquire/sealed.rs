@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An acquire in a store with sealed results: gets the key of the call's subject before the store is
-//! asked, and opens the result that the store returns (SEAL-1, SEAL-2).
+//! An acquire in a store with sealed results: gets the key of the call's subject before the store
+//! is called, and opens the result that the store returns (SEAL-1, SEAL-2).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Like [`run`](Self::run). If there is no key, nothing runs, and the store is not asked.
+    /// Like [`run`](Self::run). If there is no key, nothing runs, and the store is not called.
     pub(super) async fn run_sealed(
         &mut self,
         sealing: &Sealing,
@@ -35,7 +35,7 @@ impl<'a> AcquireLoop<'a> {
     ) -> Result<Acquisition> {
         let (subject, fingerprint) = (self.ctx.subject(), self.ctx.fingerprint());
         let limit = match self.durations.guarding {
-            // As for the store (CTX-6).
+            // The same limit as for a call to the store (CTX-6).
             Guarding::Shadow => self.store.operation_timeout() / 2,
             Guarding::On | Guarding::Off => self.store.operation_timeout(),
         };
