@@ -53,7 +53,7 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         if let Some(tag) = &self.tag {
-            // A run that panics counts as finished, because nobody dropped it.
+            // A run that panics counts as finished, because its future was not dropped.
             let finished = self.finished || std::thread::panicking();
             count(tag, |counts| if finished { counts.finished += 1 } else { counts.dropped += 1 });
         }

@@ -86,8 +86,8 @@ struct App {
     books: Arc<Mutex<Connection>>,
 }
 
-/// Handles an event once. The ttl is longer than any sender repeats a delivery. The wait timeout is
-/// shorter than the time for which a sender waits for an answer.
+/// Handles an event once. The ttl is longer than the time for which any sender repeats a delivery.
+/// The wait timeout is shorter than the time for which a sender waits for an answer.
 #[idempotent(
     http,
     scope = "webhooks.payments",

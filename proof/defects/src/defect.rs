@@ -34,7 +34,7 @@ macro_rules! defects {
 
 defects! {
     NoWakeUp "no-wake-up" "Nothing wakes a waiter; it reads its record every 50 ms."
-    NoPoll "no-poll" "A waiter is woken by changes of its own process only."
+    NoPoll "no-poll" "Only changes in its own process wake a waiter."
     Deaf "deaf" "A waiter sleeps until the lease or its wait is over."
     NoHeartbeat "no-heartbeat" "No heartbeat is sent."
     LateHeartbeat "late-heartbeat" "A heartbeat is sent a tenth of a lease after the lease ended."

@@ -89,7 +89,7 @@ impl Fuzzer {
     /// Runs the target on this many inputs.
     ///
     /// # Errors
-    /// The first input that it does not accept, made shorter as long as it is not accepted.
+    /// The first input that it does not accept, shortened as far as it is still not accepted.
     pub fn run(&mut self, executions: u64) -> Result<(), Box<Found>> {
         for _ in 0..executions {
             let mut input = std::mem::take(&mut self.input);

@@ -156,7 +156,7 @@ impl Counts {
             "store restarts" => self.restarts,
             "fail-overs" => self.failovers,
             "connections cut or delayed" => self.cuts,
-            "processes with a clock of their own" => self.skewed,
+            "processes with a wrong clock" => self.skewed,
             "interventions that met a holder or taker" => self.races,
             "operations of a hundred that overlap a fault" => {
                 self.overlapping * 100 / self.operations.max(1)
@@ -220,7 +220,7 @@ fn minima(run: &Run) -> Vec<(&'static str, u64)> {
         ("restart", "store restarts"),
         ("failover", "fail-overs"),
         ("cut", "connections cut or delayed"),
-        ("clock", "processes with a clock of their own"),
+        ("clock", "processes with a wrong clock"),
     ] {
         if asked(fault) {
             minima.push((name, 1));

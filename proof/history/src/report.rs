@@ -54,7 +54,7 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
         ("connections cut, delayed, half open", counts.cuts),
         ("store restarts (kill -9)", counts.restarts),
         ("fail-overs", counts.failovers),
-        ("processes with a clock of their own", counts.skewed),
+        ("processes with a wrong clock", counts.skewed),
         ("grants", counts.grants),
         ("  of them takeovers", counts.takeovers),
         ("stale refusals", counts.stale_refusals),

@@ -49,7 +49,7 @@ async fn ops_9_a_denied_request_is_refused_before_the_store_is_asked() {
         let request = Request::get("/records").header("x-role", role).body(Body::empty()).unwrap();
         assert_eq!(send(&page, request).await.status, StatusCode::OK, "{role}");
     }
-    assert_eq!(shelf.calls(), 1, "one page of one scan, for both");
+    assert_eq!(shelf.calls(), 1, "one page of one scan serves both requests");
 }
 
 #[tokio::test(start_paused = true)]

@@ -251,7 +251,7 @@ async fn http_9_connection_bound_and_sensitive_trailers_are_not_replayed() {
     assert_eq!(first.trailers.expect("trailers").len(), 7, "the first answer is the handler's");
     assert_eq!(again.header("trailer"), Some("x-sum"));
     assert_eq!(names(&again.trailers.expect("trailers")), ["x-sum"]);
-    // The switch is the one of the headers.
+    // `store_header` and `skip_header` apply to trailers too.
     let filter = IdempotencyFilter::builder(filter().engine().clone())
         .callers_share_keys()
         .store_header("authentication-info")

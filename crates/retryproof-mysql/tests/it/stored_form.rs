@@ -170,7 +170,7 @@ async fn rec_2_a_release_removes_the_note() {
     }
 }
 
-/// A program that knows nothing of notes leaves the note of an earlier grant in the row. That note,
+/// A program that does not support notes leaves the note of an earlier grant in the row. That note,
 /// and bytes that are no note, are never an error.
 #[tokio::test]
 async fn rec_2_the_note_of_an_earlier_grant_is_disowned() {

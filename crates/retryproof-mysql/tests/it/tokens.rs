@@ -56,8 +56,8 @@ async fn acq_10_tokens_grow_when_the_servers_clock_steps_back() {
     }
 }
 
-/// A grant that waits for the row's lock read the clock before other grants and releases happened.
-/// Its token is chosen under the lock, so it is still the largest.
+/// A grant that waits for the row's lock has read the clock before other grants and releases
+/// happened. Its token is chosen under the lock, so it is still the largest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_10_a_grant_that_waited_for_a_lock_draws_under_it() {
     let table = Table::new().await;
@@ -84,8 +84,8 @@ async fn acq_10_a_grant_that_waited_for_a_lock_draws_under_it() {
 }
 
 /// A beat that waits for the row's lock extends the lease from the instant at which it gets the
-/// lock. Counted from the start of the statement, it would set the lease's end back behind a faster
-/// beat that was sent later.
+/// lock. If it counted from the start of the statement, the lease would end earlier than a faster
+/// beat, which was sent later, has set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_1_a_beat_that_waited_for_a_lock_counts_from_the_lock() {
     const LOCKED: Duration = Duration::from_millis(600);

@@ -171,7 +171,7 @@ pub(crate) async fn runs(server: SocketAddr, tag: &str) -> (u64, u64, u64) {
     (get("started"), get("finished"), get("dropped"))
 }
 
-/// Polls a tag's counts until they are as wanted.
+/// Polls a tag's counts until they equal `wanted`.
 pub(crate) async fn until_runs(server: SocketAddr, tag: &str, wanted: (u64, u64, u64)) {
     let mut seen = (0, 0, 0);
     for _ in 0..1_000 {

@@ -29,7 +29,10 @@ impl Wire {
 
     fn check(&self) -> io::Result<()> {
         if self.0.load(Ordering::Acquire) {
-            return Err(io::Error::new(ErrorKind::ConnectionAborted, "cut, as the client asked"));
+            return Err(io::Error::new(
+                ErrorKind::ConnectionAborted,
+                "cut, as the client requested",
+            ));
         }
         Ok(())
     }

@@ -111,7 +111,8 @@ pub(super) fn mysql(input: &[u8]) -> u64 {
         Err(error) => return unreadable(&error),
     };
     if !matches!(record.phase, RecordPhase::Released) {
-        let again = read(&mysql_head(&record)).expect("what was read should be read again");
+        let again =
+            read(&mysql_head(&record)).expect("a record that was read should be read again");
         let differs = shape % 5 > 0 && seen(&again) != seen(&record);
         assert!(!differs, "{record:?}, {again:?}");
     }

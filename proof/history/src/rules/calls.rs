@@ -126,7 +126,7 @@ pub fn s15(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             found.push(wrong(
                 "S15",
                 call.invoke,
-                "the call was answered before its completion was",
+                "the call was answered before its completion was acknowledged",
                 call.lines,
             ));
         } else if call.propagate && !recorded {

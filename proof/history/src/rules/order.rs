@@ -344,8 +344,8 @@ fn put_back(slot: Slot) -> Slot {
     Slot { record, ..slot }
 }
 
-/// If the call's answer agrees with the model's: the tokens that are known afterwards, namely the
-/// recorded one and the largest.
+/// Returns the tokens that are known afterwards (the recorded one and the largest), if the call's
+/// answer agrees with the model's.
 fn tokens(state: &State, placed: &Placed<'_>, answer: Answer) -> Option<(Option<u64>, u64)> {
     let op = placed.op;
     let unchanged = (state.token, state.top);

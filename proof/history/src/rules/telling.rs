@@ -50,7 +50,7 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
     for told in story.told.iter().filter(|told| told.said == Said::LeaseLost) {
         if !completions(story, told.token).any(|op| op.said(Said::Lost)) {
-            let text = "an observer was told that a completion was refused, but none was";
+            let text = "an observer was notified of a refused completion, but none was refused";
             found.push(wrong("S19", told.at, text, [Some(told.line)]));
         }
     }

@@ -314,7 +314,7 @@ const BAD: [(&str, &str, &str); 56] = [
     ),
     (
         "S16",
-        "a call is dropped, and its process goes on and never releases after the error",
+        "a call is dropped, and its process continues but never releases after the error",
         "0-30 respond c1 dropped
          0-2 acquire A granted 1 call=1
          2 act_start c1 1
@@ -338,7 +338,7 @@ const BAD: [(&str, &str, &str); 56] = [
     ),
     (
         "S19",
-        "a refused completion whose caller hears of success",
+        "a refused completion, but its caller gets a success",
         "0-260 respond c1 executed recorded=no
          0-2 acquire A granted 1 call=1
          2 act_start c1 1

@@ -32,7 +32,7 @@ pub(crate) const GOOD: [(&str, &str); 22] = [
          p2 111-112 complete C done v=8",
     ),
     (
-        "a stopped holder is fenced off, told, and answered like a duplicate",
+        "a stopped holder is fenced, notified, and answered like a duplicate",
         "0-260 respond c1 replayed fenced v=8 of=2
          0-2 acquire A granted 1 call=1
          2 told 1 granted
@@ -120,7 +120,7 @@ pub(crate) const GOOD: [(&str, &str); 22] = [
          200-202 acquire B granted 3",
     ),
     (
-        "an acquire whose caller is gone arrives after the release of its own owner",
+        "an acquire of a dropped call arrives after its owner has released",
         "0-? acquire A
          20-22 acquire A granted 1
          30-32 release A done
@@ -197,7 +197,7 @@ pub(crate) const GOOD: [(&str, &str); 22] = [
          40-41 force_erase 1 done",
     ),
     (
-        "refusals say what stands there",
+        "refusals describe the record",
         "1-2 force_release 1 absent
          5-7 acquire A granted 1
          10-11 force_release 1 busy token=1 left=95

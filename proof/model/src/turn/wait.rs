@@ -148,8 +148,8 @@ impl Step<'_> {
     fn meet_result(&mut self, client: u8, value: Value, stored: Option<Print>) -> Option<()> {
         let Client { print, identity, phase, .. } = self.client(client);
         let waited = matches!(phase, Phase::Waiting { refused: false, .. });
-        // FP-1, FP-2: compare the fingerprints before the value is decoded. Both sides have one
-        // here.
+        // FP-1, FP-2: compare the fingerprints before the value is decoded. Both sides have a
+        // fingerprint here.
         if stored.is_some_and(|stored| stored != print) && !self.flawed(Defect::PrintIgnored) {
             if self.flawed(Defect::MismatchAfterRun) {
                 return self.enter(client, Phase::Granted);

@@ -98,7 +98,7 @@ async fn run_2_cmp_2_after_two_leases_of_outage_the_action_was_told_and_its_late
         let (report, ()) =
             tokio::join!(stubborn(&lab, Arc::clone(&seen), Arc::clone(&fenced)), away);
         let report = report.unwrap();
-        let (loss, at) = seen.0.lock().expect("the action was told");
+        let (loss, at) = seen.0.lock().expect("the action should be notified");
         assert_eq!(loss, Loss::Expired, "{mode:?}");
         // The last beat that got through was sent one lease, or half a lease, before.
         let told = at - began;
@@ -134,7 +134,7 @@ async fn run_2_cmp_2_a_takeover_during_the_outage_fences_the_completion() {
         let (report, ()) =
             tokio::join!(stubborn(&lab, Arc::clone(&seen), Arc::clone(&fenced)), away);
         let report = report.unwrap();
-        assert!(seen.0.lock().is_some(), "{mode:?}: the action was told (S19)");
+        assert!(seen.0.lock().is_some(), "{mode:?}: the action should be notified (S19)");
         assert_eq!(
             report.outcome,
             Outcome::Replayed(77),

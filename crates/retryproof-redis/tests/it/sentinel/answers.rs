@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Sentinel {
     port: u16,
     names: Arc<AtomicU16>,
-    /// How many watchers have asked for the address, on the connection of their subscription.
+    /// How many watchers have requested the address, on the connection of their subscription.
     looks: Arc<AtomicUsize>,
     hang_up: Arc<Notify>,
 }
@@ -56,7 +56,7 @@ impl Sentinel {
         self.names.store(server.port, Ordering::SeqCst);
     }
 
-    /// Waits until `count` watchers have asked.
+    /// Waits until `count` watchers have requested the address.
     async fn looked(&self, count: usize) {
         let looked = async {
             while self.looks.load(Ordering::SeqCst) < count {

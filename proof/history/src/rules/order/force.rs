@@ -61,8 +61,8 @@ impl Puzzle<'_> {
     }
 }
 
-/// If the call's answer agrees with the model's: the tokens that are known afterwards, namely the
-/// recorded one and the largest. `is_it` says whether the record has the token that the operator
+/// Returns the tokens that are known afterwards (the recorded one and the largest), if the call's
+/// answer agrees with the model's. `is_it` says whether the record has the token that the operator
 /// had seen.
 fn tokens(
     state: &State,
