@@ -16,10 +16,10 @@ use crate::table::KeyId;
 
 /// How many keys a process keeps at most.
 const MOST: usize = 10_000;
-/// The shortest time between two searches for keys whose time is over.
+/// The shortest time between two sweeps for expired keys.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A key as the table has it.
+/// A key, as it is in the table.
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
     pub(crate) id: KeyId,
@@ -27,8 +27,8 @@ pub(crate) struct Known {
     pub(crate) key: Option<Arc<DataKey>>,
 }
 
-/// Keys that were looked up. An entry ends a fixed time after its look-up began. A task drops it
-/// then, even if no call follows.
+/// Keys that were looked up. An entry expires a fixed time after its look-up began. A task then
+/// drops the entry, even if no call follows.
 #[derive(Debug)]
 pub(crate) struct KeyCache {
     keeps: Duration,
@@ -39,7 +39,7 @@ pub(crate) struct KeyCache {
 struct Entries {
     by_id: HashMap<KeyId, (Known, Instant)>,
     of_subject: HashMap<DataSubject, KeyId>,
-    /// When the keys were forgotten.
+    /// When all keys were last forgotten.
     forgotten: Option<Instant>,
     sweeper: Option<AbortHandle>,
 }
@@ -69,7 +69,8 @@ impl KeyCache {
         // Without a runtime, nothing would drop the key in time.
         let Ok(runtime) = Handle::try_current() else { return };
         let mut entries = self.entries.lock();
-        // A look-up that ran while a key was destroyed may have read the key before.
+        // Do not keep the result of a look-up that began before the keys were forgotten, because it
+        // may be a key that was destroyed meanwhile.
         let is_forgotten = entries.forgotten.is_some_and(|forgotten| began <= forgotten);
         if is_forgotten || began.elapsed() >= self.keeps {
             return;
@@ -91,7 +92,7 @@ impl KeyCache {
         }
     }
 
-    /// Starts the task that drops keys. It ends with the last key.
+    /// Starts the task that drops expired keys. The task ends when no key is left.
     fn sweep_on(self: &Arc<Self>, runtime: &Handle) -> AbortHandle {
         let cache = Arc::downgrade(self);
         let sweeping = runtime.spawn(async move {
@@ -102,7 +103,7 @@ impl KeyCache {
         sweeping.abort_handle()
     }
 
-    /// Drops the keys whose time is over, and returns when the next one ends.
+    /// Drops the expired keys, and returns when the next key expires.
     fn swept(&self) -> Option<Instant> {
         let mut entries = self.entries.lock();
         let Entries { by_id, of_subject, sweeper, .. } = &mut *entries;
@@ -129,8 +130,8 @@ impl Entries {
     }
 }
 
-/// Forgets all keys when it is dropped, and does not keep what is being looked up, so that this
-/// process notices at once what became of them.
+/// When dropped, forgets all keys, and prevents the look-ups that are running from adding keys.
+/// This process therefore notices immediately that a key was destroyed.
 pub(crate) struct ForgetsKeys<'a>(pub(crate) &'a KeyCache);
 
 impl Drop for ForgetsKeys<'_> {
@@ -157,7 +158,7 @@ mod tests {
         (Known { id: KeyId([id; 16]), key: Some(key) }, weak)
     }
 
-    /// No call follows, and the keys are overwritten all the same.
+    /// The keys are overwritten even if no call follows.
     #[tokio::test(start_paused = true)]
     async fn seal_8_a_key_is_dropped_in_time() {
         let cache = Arc::new(KeyCache::new(KEEPS));

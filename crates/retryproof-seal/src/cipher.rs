@@ -27,7 +27,7 @@ impl DataKey {
         Ok(Self(key))
     }
 
-    /// Creates a key from its bytes; `None` for any other number of bytes than 32.
+    /// Creates a key from its bytes; `None` unless there are exactly 32 bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; KEY] = bytes.try_into().ok()?;
@@ -40,7 +40,8 @@ impl DataKey {
         self.0.as_slice()
     }
 
-    /// Seals a text. What is `bound` has to be the same when the text is opened.
+    /// Seals a text, and authenticates `bound` with it. The sealed text opens only with the same
+    /// `bound`.
     pub(crate) fn seal(&self, text: &[u8], bound: &[u8]) -> Result<Vec<u8>> {
         let mut nonce = [0; NONCE];
         getrandom::fill(&mut nonce).map_err(no_random_bytes)?;
@@ -52,7 +53,8 @@ impl DataKey {
         Ok([&nonce[..], &sealed].concat())
     }
 
-    /// Opens a sealed text; `None` if the key, the text or what is bound is another one.
+    /// Opens a sealed text; `None` if the sealed text was changed, or if the key or `bound` is not
+    /// the one with which the text was sealed.
     pub(crate) fn open(&self, sealed: &[u8], bound: &[u8]) -> Option<Vec<u8>> {
         let (nonce, sealed) = sealed.split_first_chunk::<NONCE>()?;
         self.cipher().decrypt(&Nonce::from(*nonce), Payload { msg: sealed, aad: bound }).ok()

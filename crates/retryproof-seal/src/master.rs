@@ -76,7 +76,8 @@ impl MasterKeys {
                 .with("id", shown(&id))
                 .with("line", at + 1));
             }
-            // A rotation to such a key would leave copies of the table readable.
+            // A rotation to the same key under another id would leave old copies of the table
+            // readable.
             if keys.iter().any(|(_, known)| known.expose() == key.expose()) {
                 return Err(wrong(
                     "the master keys cannot be used, because two of them have the same key",
@@ -167,8 +168,7 @@ fn parse_line(line: &str) -> Result<(String, DataKey)> {
     let (id, digits) = line.split_once(':').ok_or_else(|| wrong(FORM))?;
     let (id, digits) = (id.trim(), digits.trim());
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
-    // The id may be a misplaced key if it has another form, so the message does not repeat it
-    // (ID-4).
+    // An invalid id may be a misplaced key, so the message does not repeat it (ID-4).
     if id.is_empty() || id.len() > 64 || !id.bytes().all(is_plain) {
         return Err(wrong(FORM));
     }
@@ -180,7 +180,8 @@ fn parse_line(line: &str) -> Result<(String, DataKey)> {
     Ok((id.to_owned(), key))
 }
 
-/// An id as long as a key may be a key that stands on the wrong side of the colon.
+/// Returns the id for a message. Hides an id that is as long as a key, because it may be a key on
+/// the wrong side of the colon.
 fn shown(id: &str) -> &str {
     if id.len() >= KEY { "(hidden)" } else { id }
 }

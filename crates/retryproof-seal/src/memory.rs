@@ -11,8 +11,9 @@ use retryproof_core::seal::DataSubject;
 use crate::master::WrappedKey;
 use crate::table::{KeyId, KeyRow, KeyTable, TableFuture};
 
-/// A table of keys in memory. Clones share the table. The keys end with the process, and with them
-/// every result that they sealed, so use this table only with the memory store and in tests.
+/// A table of keys in memory. Clones share the table. The keys are lost when the process ends, and
+/// every result that they sealed then becomes unreadable, so use this table only with the memory
+/// store and in tests.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryKeyTable(Arc<Mutex<BTreeMap<KeyId, KeyRow>>>);
 

@@ -14,7 +14,7 @@ use crate::cipher::DataKey;
 use crate::master::KeyProvider;
 use crate::table::{KeyId, KeyRow, KeyTable};
 
-/// How long a process keeps a plain key, unless the program says otherwise.
+/// How long a process keeps a plain key by default.
 const CACHED_FOR: Duration = Duration::from_secs(60);
 /// How many keys a rotation reads at once.
 const BATCH: usize = 100;
@@ -49,17 +49,17 @@ impl Seals {
     }
 
     /// Creates a sealer that keeps a plain key for `keeps` after its look-up, and overwrites it
-    /// within a second afterwards. A call that is running keeps its key until it ends. `keeps` is
-    /// also how long it takes at most until this process notices that a key was destroyed (SEAL-4).
-    /// With zero, every call looks its keys up.
+    /// within a second afterwards. A running call keeps its key until the call ends. This process
+    /// notices within `keeps` that another process has destroyed a key (SEAL-4). With zero, every
+    /// call looks its keys up.
     #[must_use]
     pub fn caching(table: impl KeyTable, provider: impl KeyProvider, keeps: Duration) -> Self {
         let cache = Arc::new(KeyCache::new(keeps));
         Self(Arc::new(Inner { table: Box::new(table), provider: Box::new(provider), cache }))
     }
 
-    /// Destroys the key of a subject, for good (SEAL-4). This process notices at once, and every
-    /// other one when its cache of keys ends. The call can be repeated.
+    /// Destroys the key of a subject permanently (SEAL-4). This process notices immediately, and
+    /// every other process when its cached copy of the key expires. The call can be repeated.
     ///
     /// Copies of the table of keys still have the wrapped key. If there may be such copies, rotate
     /// the master key afterwards, and destroy the old master key.
@@ -70,7 +70,8 @@ impl Seals {
     /// # Cancel safety
     /// A dropped call took effect either completely or not at all.
     pub async fn destroy(&self, subject: &DataSubject) -> Result<Destruction> {
-        // Also after an error, or if this call is dropped: the key may be destroyed.
+        // Forget the keys even after an error or if this call is dropped, because the key may have
+        // been destroyed.
         let _forgets = ForgetsKeys(&self.0.cache);
         let Some(row) = self.0.table.destroy(subject).await? else {
             return Ok(Destruction::Absent);
@@ -78,15 +79,17 @@ impl Seals {
         Ok(if row.wrapped.is_some() { Destruction::Destroyed } else { Destruction::Already })
     }
 
-    /// Wraps every data key that is under an older master key with the current one, and returns how
-    /// many it wrapped (SEAL-7). Results stay as they are. Programs may run at the same time, if
-    /// they have the current master key too. The call can be repeated, also after an error.
+    /// Rewraps, with the current master key, every data key that an older master key wraps, and
+    /// returns how many data keys it rewrapped (SEAL-7). Results stay unchanged. Programs can run
+    /// meanwhile if they also have the current master key. The call can be repeated, even after an
+    /// error.
     ///
     /// # Errors
-    /// The errors of the table and of the provider. What was wrapped before the error stays wrapped.
+    /// The errors of the table and of the provider. The keys that were rewrapped before the error
+    /// stay rewrapped.
     ///
     /// # Cancel safety
-    /// A dropped call may have wrapped some of the keys.
+    /// A dropped call may have rewrapped some of the keys.
     pub async fn rotate(&self) -> Result<usize> {
         let Inner { table, provider, .. } = &*self.0;
         let (mut count, mut after) = (0, None);
@@ -183,7 +186,7 @@ impl Sealer for Seals {
     }
 }
 
-/// A data key with its id, which stands in front of what it seals.
+/// A data key with its id. Each result that it seals begins with the id.
 struct SealsKey {
     id: KeyId,
     key: Arc<DataKey>,

@@ -26,9 +26,9 @@ const LOCKED_FOR: Duration = Duration::from_secs(5);
 /// file than the store's, and back it up separately.
 ///
 /// Each call runs on a thread for blocking work. The file has a rollback journal and no write-ahead
-/// log, SQLite overwrites what is deleted, and [`destroy`](KeyTable::destroy) writes the file anew:
-/// afterwards, neither the file nor a log beside it contains the wrapped key. With a million
-/// subjects, that takes about a second.
+/// log, SQLite overwrites deleted data, and [`destroy`](KeyTable::destroy) rewrites the file. After
+/// a `destroy`, neither the file nor a log beside it contains the wrapped key. With a million
+/// subjects, a `destroy` takes about a second.
 #[derive(Clone)]
 pub struct SqliteKeyTable {
     path: PathBuf,
@@ -112,7 +112,8 @@ impl KeyTable for SqliteKeyTable {
     fn destroy<'a>(&'a self, subject: &'a DataSubject) -> TableFuture<'a, Option<KeyRow>> {
         let subject = *subject.digest();
         self.run(move |conn| {
-            // The lock comes first, so that no other process changes the row in between.
+            // Take the lock before the read, so that no other process changes the row between the
+            // read and the update.
             let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
             let before = find(&tx, "subject", &subject)?;
             tx.prepare_cached(

@@ -35,7 +35,7 @@ pub struct KeyRow {
 }
 
 impl KeyRow {
-    /// What a wrapped key is bound to, so that it opens in no other row.
+    /// Returns what a wrapped key is bound to, so that the key opens in no other row.
     pub(crate) fn bound(&self) -> Vec<u8> {
         [&b"retryproof data key 1"[..], &self.id.0, &self.subject].concat()
     }
@@ -43,9 +43,8 @@ impl KeyRow {
 
 /// A table of wrapped data keys, with one row for each subject (SEAL-3).
 ///
-/// Keep the table **apart from the store**, with backups of its own. A reader
-/// who has a copy of the store, a copy of the table and the master key can read every result in that
-/// copy.
+/// Keep the table **apart from the store**, with backups of its own. A reader who has a copy of the
+/// store, a copy of the table and the master key can read every result in the copy of the store.
 pub trait KeyTable: fmt::Debug + Send + Sync + 'static {
     /// Finds the row of a subject.
     ///
@@ -59,22 +58,22 @@ pub trait KeyTable: fmt::Debug + Send + Sync + 'static {
     /// Same as for [`of_subject`](Self::of_subject).
     fn by_id(&self, id: KeyId) -> TableFuture<'_, Option<KeyRow>>;
 
-    /// Adds a row unless the subject has one, and returns the row that the subject then has. Of two
-    /// calls at once, one adds its row, and both return it.
+    /// Adds a row unless the subject has one, and returns the row that the subject then has. If two
+    /// calls run concurrently, one of them adds its row, and both return that row.
     ///
     /// # Errors
     /// Same as for [`of_subject`](Self::of_subject).
     fn add(&self, row: KeyRow) -> TableFuture<'_, KeyRow>;
 
-    /// Removes the wrapped key from the row of a subject, for good, and returns the row as it was. Of
-    /// two calls at once, only one returns the wrapped key.
+    /// Removes the wrapped key from the row of a subject permanently, and returns the row as it was
+    /// before. If two calls run concurrently, only one of them returns the wrapped key.
     ///
     /// # Errors
     /// Same as for [`of_subject`](Self::of_subject).
     fn destroy<'a>(&'a self, subject: &'a DataSubject) -> TableFuture<'a, Option<KeyRow>>;
 
-    /// Finds up to `limit` rows with a key that another master key than `master` has wrapped, in
-    /// the order of their ids, after the id `after`.
+    /// Finds up to `limit` rows whose key is wrapped by another master key than `master`. The rows
+    /// are ordered by id and begin after the id `after`.
     ///
     /// # Errors
     /// Same as for [`of_subject`](Self::of_subject).
@@ -85,8 +84,8 @@ pub trait KeyTable: fmt::Debug + Send + Sync + 'static {
         limit: usize,
     ) -> TableFuture<'a, Vec<KeyRow>>;
 
-    /// Replaces the wrapped key of a row if it still is `old`. Returns whether it was replaced. A
-    /// key that was destroyed in the meantime stays destroyed.
+    /// Replaces the wrapped key of a row if that key is still `old`. Returns whether it was
+    /// replaced. A key that was destroyed in the meantime stays destroyed.
     ///
     /// # Errors
     /// Same as for [`of_subject`](Self::of_subject).

@@ -17,7 +17,7 @@ use retryproof_postgres::{PostgresConfig, PostgresKeyTable};
 #[cfg(not(feature = "seal"))]
 use std::convert::Infallible as Seals;
 
-/// What seals the results of the configured store; `None` if they are not sealed.
+/// The sealer of the configured store; `None` if its results are not sealed.
 pub(super) struct Configured(Option<Seals>);
 
 impl Configured {
@@ -41,9 +41,9 @@ impl Configured {
 }
 
 /// Opens the table of keys and the master keys that the configuration names, to destroy a key or to
-/// rotate the master key (SEAL-4, SEAL-7). [`connect_with`](crate::connect_with) does so itself for
-/// engines. Opening a SQLite file blocks for a few milliseconds. Connecting to a server takes at most
-/// 10 s.
+/// rotate the master key (SEAL-4, SEAL-7). For engines, [`connect_with`](crate::connect_with) does
+/// this itself. Opening a SQLite file blocks for a few milliseconds. Connecting to a server takes
+/// at most 10 s.
 ///
 /// ```no_run
 /// use retryproof::IdempotencyConfig;
@@ -186,7 +186,7 @@ fn path_in(url: &str) -> Option<&str> {
     Some(path.strip_prefix("//").unwrap_or(path))
 }
 
-/// The path without links and detours, of a file that may not exist yet.
+/// The absolute path without symbolic links, `.` and `..`, of a file that may not exist yet.
 #[cfg(feature = "seal")]
 fn whole(path: &str) -> Option<PathBuf> {
     let path = Path::new(path);
