@@ -128,7 +128,7 @@ pub(crate) enum Verb {
                             retryproof export --scope payments | gzip > payments.gz")]
     Export(ScanArguments),
     /// Adds the complete records that `export` has printed to a store. A record that the store
-    /// already has stays as it is.
+    /// already has stays unchanged.
     #[command(after_help = "Examples:\n  retryproof import records.jsonl --reason \"move to \
                             PostgreSQL\"\n  gunzip < payments.gz | retryproof import --yes \
                             --reason \"move to PostgreSQL\"")]

@@ -9,8 +9,8 @@ use retryproof::{Error, ErrorKind};
 pub(crate) const OK: u8 = 0;
 /// There is no such record.
 pub(crate) const NOT_FOUND: u8 = 1;
-/// An argument or a setting is wrong, or nobody can be asked for confirmation. clap uses the same
-/// code.
+/// An argument or a setting is wrong, or a confirmation is needed and there is no terminal. clap
+/// uses the same code.
 pub(crate) const USAGE: u8 = 2;
 /// The store does not answer.
 const STORE_AWAY: u8 = 3;
@@ -43,7 +43,7 @@ impl VerbError {
         Self::new(USAGE, message)
     }
 
-    /// There is no such record. `hint` follows the sentence, or is empty.
+    /// There is no such record. `hint` is appended to the sentence, and can be empty.
     pub(crate) fn not_found(identity: &str, hint: &str) -> Self {
         let message = format!(
             "there is no record of {identity}; it was released or forgotten, it expired, or it \

@@ -38,8 +38,8 @@ pub(crate) fn identity(arguments: &RecordArguments) -> Result<Identity, VerbErro
     Ok(Identity::of(Scope::new(arguments.scope.as_str())?, key)?)
 }
 
-/// Returns the end of a message that says that there is no such record: how to name a key that was
-/// sent over HTTP, unless the arguments already name it so.
+/// Returns the hint that ends the message about a missing record: how to name a key that was sent
+/// over HTTP. The hint is empty if the arguments already name the key in this way.
 pub(crate) fn hint(arguments: &RecordArguments) -> &'static str {
     if arguments.digest || arguments.shared || arguments.caller.is_some() {
         ""

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The texts that `--help` prints below the options of a verb. The lines are broken by hand, because
-//! clap prints them as they are.
+//! The texts that `--help` prints below the options of a verb. The lines are broken by hand,
+//! because clap prints them unchanged.
 
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
@@ -85,7 +85,7 @@ pub(super) const RELEASE: &str = "\
 Example:
   retryproof release payments order-17 --token 1763857500000000 --reason \"pod-7 was deleted\"
 
-If the lease is over, a release is not needed: the next call takes over, and knows that it does
-(RETRYPROOF_ATTEMPT is `takeover`), so the next call can check what the dead holder did. After a
-release, the next call is a first attempt (`first`) and skips this check. Release a record only if
-the work had no effect, or if its effect may happen twice.";
+If the lease is over, a release is not needed: the next call takes over. In it, RETRYPROOF_ATTEMPT
+is `takeover`, so the next call can check what the dead holder did. After a release, the next call
+is a first attempt (`first`) and skips this check. Release a record only if the work had no effect,
+or if its effect may happen twice.";

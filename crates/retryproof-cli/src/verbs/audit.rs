@@ -75,7 +75,8 @@ impl<'a> Trail<'a> {
         self
     }
 
-    /// Writes down the request. If that fails, the verb must change nothing; `unchanged` says so.
+    /// Records the request. If that fails, the verb must change nothing, and the error begins with
+    /// `unchanged`.
     pub(super) async fn request(&self, unchanged: &str) -> Result<(), VerbError> {
         self.print("requested", &Value::Null).map_err(|error| unwritten(unchanged, &error))?;
         let Err(error) = self.store.append_audit(&self.entry).await else { return Ok(()) };
@@ -86,8 +87,8 @@ impl<'a> Trail<'a> {
         Err(VerbError::from(error).about(&what))
     }
 
-    /// Writes down the outcome, with what else is known about it. The request has an end already,
-    /// so an error is only remarked: a request without an outcome counts as unknown.
+    /// Records the outcome, with further details. The outcome can no longer change, so an error is
+    /// only printed as a remark. In the table, a request without an outcome has an unknown outcome.
     pub(super) async fn outcome(&self, outcome: &str, more: Value) {
         let _ = self.print(outcome, &more);
         let entry = self.entry.clone().with_outcome(outcome);
@@ -115,7 +116,8 @@ fn write_line(line: &Value) -> io::Result<()> {
     io::stderr().write_all(format!("{line}\n").as_bytes())
 }
 
-/// The error of a verb whose audit line could not be written. `unchanged` says what did not change.
+/// The error of a verb whose audit line could not be written. It begins with `unchanged`, which
+/// says what did not change.
 fn unwritten(unchanged: &str, error: &io::Error) -> VerbError {
     VerbError::other(format!(
         "{unchanged}, because the audit line could not be written to stderr: {error}"

@@ -267,8 +267,9 @@ fn question(change: &Change<'_>, name: &str, record: &RecordSummary) -> String {
     let Change { verb, effect, token, .. } = change;
     let advice = match (*verb, record.state, record.remaining) {
         ("release", RecordState::InProgress, None) => {
-            "A release is not needed: the next call takes over, and knows that an earlier run may \
-             have begun the work. After a release, the next call does not know this.\n"
+            "A release is not needed: the next call takes over, and is marked as a takeover, \
+             because an earlier run may have begun the work. After a release, the next call is a \
+             first attempt.\n"
         }
         _ => "",
     };
@@ -292,7 +293,8 @@ fn word(forced: &Forced) -> &'static str {
     }
 }
 
-/// Returns the error for a record that does not exist. `hint` follows the sentence, or is empty.
+/// Returns the error for a record that does not exist. `hint` is appended to the sentence, and can
+/// be empty.
 fn absent(name: &str, hint: &str) -> VerbError {
     let message = format!(
         "there is no record of {name}, so nothing was changed; it was released or forgotten, it \

@@ -59,7 +59,7 @@ fn iso(duration: Duration) -> String {
 }
 
 /// Returns the value of a setting as `config show` prints it. Secrets are hidden, and an unset
-/// value is `-`. Returns `None` for a key that this version of the command does not know.
+/// value is `-`. Returns `None` for a key that is unknown to this version of the command.
 fn value_of(config: &IdempotencyConfig, key: &str) -> Option<String> {
     let web = &config.web;
     Some(match key {

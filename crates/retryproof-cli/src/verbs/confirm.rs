@@ -5,8 +5,9 @@ use std::io::{IsTerminal as _, Write as _};
 
 use crate::exit::{self, VerbError};
 
-/// Asks `question` on the terminal. An error means that nothing may be changed: without a terminal,
-/// its exit code is that of a wrong argument; if the user declines, that of a refusal.
+/// Prints `question` on the terminal and reads the answer. An error means that nothing may be
+/// changed. Its exit code is that of a wrong argument if there is no terminal, and that of a
+/// refusal if the user declines.
 pub(super) fn confirm(question: &str) -> Result<(), VerbError> {
     if !std::io::stdin().is_terminal() {
         return Err(VerbError::usage(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `import`: adds the complete records that `export` has printed (OPS-7). The import acquires and
-//! completes each record under an owner id of its own, so the store fences the record like any
-//! other completion.
+//! completes each record under a separate owner id, so the store fences the record like any other
+//! completion.
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -48,7 +48,7 @@ pub(crate) async fn erase(
         Destruction::Absent => {
             let message = format!(
                 "nothing was changed, because the subject {subject} has no key: no answer was \
-                 sealed for the subject, or the subject was named in another way"
+                 sealed for the subject, or the program names the subject differently"
             );
             return Err(VerbError::new(exit::NOT_FOUND, message));
         }

@@ -137,12 +137,12 @@ fn ops_4_a_release_after_the_lease_is_not_needed_and_hides_the_takeover() {
     let (declined, asked) = answered(place.retryproof(release), "n\n");
     assert_eq!(declined, 4, "{asked}");
     assert!(
-        asked.contains("A release is not needed: the next call takes over, and knows that"),
+        asked.contains("A release is not needed: the next call takes over, and is marked as a"),
         "{asked}"
     );
-    assert!(asked.contains("After a release, the next call does not know this"), "{asked}");
+    assert!(asked.contains("After a release, the next call is a first attempt"), "{asked}");
 
-    // Without a release, the next run knows that it takes over.
+    // Without a release, the next run is a takeover.
     let script = "echo $RETRYPROOF_ATTEMPT";
     let run = place.run(&[], script).output().unwrap();
     assert_eq!(out(&run), "takeover\n", "{}", err(&run));
