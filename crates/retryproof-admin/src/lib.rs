@@ -92,7 +92,7 @@ where
         .with_state(page)
 }
 
-/// Asks `access` before anything else, and adds [`HEADERS`] to each response.
+/// Calls `access` before anything else, and adds [`HEADERS`] to each response.
 async fn checked<A>(access: Arc<A>, request: Request, next: Next) -> Response
 where
     A: Fn(&Parts) -> Access + Send + Sync,

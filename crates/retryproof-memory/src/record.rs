@@ -22,14 +22,13 @@ const KEY_LEN: usize = EXPIRES + 8;
 const FINGERPRINT_LEN: usize = KEY_LEN + 2;
 const HEADER: usize = FINGERPRINT_LEN + 1;
 /// This bit, in the byte for the fingerprint's length, is set if an [`Extra`] follows the key. If
-/// that byte is 0, a replay knows that the record has neither a fingerprint nor an `Extra`.
+/// that byte is 0, the record has neither a fingerprint nor an `Extra`.
 const HAS_EXTRA: u8 = 0x80;
 /// The bytes before the note: 2 for the count of takeovers, and 1 for the note's length.
 const EXTRA_HEADER: usize = 3;
 
 impl Done {
-    /// Builds a record without its token. Only the shard knows the token, and sets it with
-    /// [`set_token`](Self::set_token).
+    /// Builds a record without its token, which the shard sets with [`set_token`](Self::set_token).
     #[inline]
     pub(crate) fn build(owner: OwnerId, expires: u64, key: &Key, done: &Completion) -> Self {
         Self::build_with(owner, expires, key, done, None)

@@ -78,8 +78,8 @@ pub(crate) enum CallerIdentity {
 }
 
 impl CallerIdentity {
-    /// The data subject of the response: the one that the subject hook has found, else the caller
-    /// (SEAL-3). An `Err` is the response with which the hook refuses the request.
+    /// The data subject of the response: the subject that the subject hook found, otherwise the
+    /// caller (SEAL-3). An `Err` is the response with which the hook refuses the request.
     pub(crate) fn subject(
         &self,
         found: Option<CallerFuture>,

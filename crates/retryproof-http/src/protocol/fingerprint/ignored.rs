@@ -68,7 +68,7 @@ pub(crate) fn are_comparable(one: &Fingerprint, other: &Fingerprint) -> bool {
 }
 
 /// Whether the record's request had the method, path and query of `request`. The guard compares
-/// only these if it does not know which members the record's fingerprint leaves out.
+/// only these if the record's fingerprint leaves out an unknown list of members.
 pub(crate) fn has_target(record: &Fingerprint, request: &RequestParts<'_>) -> bool {
     record.as_bytes().get(LEN - TARGET..) == Some(&target_digest(request)[..])
 }
