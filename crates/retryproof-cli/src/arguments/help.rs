@@ -47,13 +47,13 @@ records in progress, use `ls --state in-progress`. For the columns, see `retrypr
 By default, a holder is named HOST:PID. To see whether the holder is alive, look on that host:
   TZ=UTC ps -o pid,lstart,args -p PID
 If the process is gone, or started after the grant, the holder is dead. In a container, HOST is the
-host name of the container: look whether that container still exists, and run `ps` inside it.";
+host name of the container: check whether that container still exists, and run `ps` inside it.";
 
 pub(super) const STATS: &str = "\
 Totals (names in JSON have underscores):
-  records      all records, also expired ones
-  in progress  the records without a result, also those whose lease is over
-  complete     the records with a result, also those that have expired
+  records      all records, including expired ones
+  in progress  the records without a result, including those whose lease is over
+  complete     the records with a result, including those that have expired
   store bytes  the space of all records. PostgreSQL: the table and its indexes, on disk. Other
                stores: an estimate from the keys, the notes and the results
 
@@ -74,12 +74,12 @@ Examples:
   retryproof top --interval PT10S --count 6 --output jsonl
 
 Columns (names in JSON have underscores):
-  IN PROGRESS   as in `stats`: the records without a result, also those whose lease is over
+  IN PROGRESS   as in `stats`: the records without a result, including those whose lease is over
   STUCK         records in progress that `stuck` lists: no heartbeat for more than half of the
                 lease. This number includes LEASE OVER of `stats --by-scope`
   LONGEST HELD  the time since the oldest grant of a record in progress; in JSON,
                 `longest_held_ms`, or null if no record is in progress
-  COMPLETE      as in `stats`: the records with a result, also those that have expired";
+  COMPLETE      as in `stats`: the records with a result, including those that have expired";
 
 pub(super) const RELEASE: &str = "\
 Example:

@@ -32,7 +32,8 @@ pub(super) fn acquire_in_place(
 
 impl AcquireLoop<'_> {
     /// Runs the first pass on an immediate store. Returns an `Err` in three cases:
-    /// - There is no permit or no admission. A stored result may still be the answer (HTTP-14).
+    /// - The call gets no permit, or the circuit breaker refuses it. A stored result may still be
+    ///   the answer (HTTP-14).
     /// - The store does not answer immediately after all.
     /// - There is a holder to wait for.
     ///
