@@ -110,8 +110,8 @@ pub(crate) enum Verb {
                             ada@example.org --reason \"the customer asked for it\""
     )]
     Erase(EraseArguments),
-    /// Lists what operators requested with `release`, `resolve`, `forget`, `erase` and `import`, and
-    /// with which outcome, the newest first. A store without tables keeps no such list.
+    /// Lists the requests of operators (`release`, `resolve`, `forget`, `erase` and `import`) and
+    /// their outcomes, newest first. A store without tables keeps no such list.
     #[command(after_help = "Examples:\n  retryproof audit --scope payments\n  \
                             retryproof audit --limit 1000 --output jsonl")]
     Audit(AuditArguments),

@@ -49,8 +49,8 @@ impl Printer {
         self.long_list(header, rows.iter().cloned(), values.iter().cloned())
     }
 
-    /// Prints a list that may be too long to keep both its rows and its values in memory. Uses only
-    /// one of them, and prints JSON lines as it creates them.
+    /// Prints a list that may be too long to keep both its rows and its values in memory. Creates
+    /// only those that the format needs, and prints JSON lines as it creates them.
     pub(crate) fn long_list<const COLUMNS: usize>(
         self,
         header: [&str; COLUMNS],

@@ -152,8 +152,8 @@ pub struct IdempotencyConfig {
 pub struct PurgeConfig {
     /// Whether the engine purges expired records. Default: true.
     pub enabled: bool,
-    /// The pause between two rounds of purging. Each pause is longer by a random part of at most a
-    /// tenth, so the processes of a fleet do not purge in step. Default: 1 min.
+    /// The pause between two rounds of purging. Each pause is lengthened at random by up to a
+    /// tenth, so that the processes of a fleet do not purge in step. Default: 1 min.
     pub interval: Duration,
     /// Whether the processes that share a store claim each round, so that only one of them purges
     /// (STO-6). Default: true.

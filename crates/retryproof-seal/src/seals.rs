@@ -51,7 +51,7 @@ impl Seals {
     /// Creates a sealer that keeps a plain key for `keeps` after its look-up, and overwrites it
     /// within a second afterwards. A running call keeps its key until the call ends. This process
     /// notices within `keeps` that another process has destroyed a key (SEAL-4). With zero, every
-    /// call looks its keys up.
+    /// call looks up its keys.
     #[must_use]
     pub fn caching(table: impl KeyTable, provider: impl KeyProvider, keeps: Duration) -> Self {
         let cache = Arc::new(KeyCache::new(keeps));

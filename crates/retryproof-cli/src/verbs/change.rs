@@ -236,8 +236,8 @@ fn completion(
     Ok(Completion::new(value, ttl, None))
 }
 
-/// Returns how long `resolve` keeps its result. The `default-ttl` is not used: the program's code
-/// overrides it (CTX-3), so it may be shorter than the ttl that the program uses.
+/// Returns how long `resolve` keeps its result. The `default-ttl` is not used, because it may be
+/// shorter than the ttl that the program sets in its code (CTX-3).
 fn ttl(arguments: &ResolveArguments, config: &IdempotencyConfig) -> Result<Duration, VerbError> {
     let scope = &arguments.lease.change.record.scope;
     let configured = config.scopes.get(scope).and_then(|scope| scope.ttl);

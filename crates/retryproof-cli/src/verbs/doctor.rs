@@ -13,8 +13,8 @@ use serde_json::json;
 use crate::exit::{self, VerbError};
 use crate::output::{Printer, harmless, remark, write_out};
 
-/// A lease must be at least this many round trips long, because the engine cuts a heartbeat off that
-/// is not answered within a quarter of its lease (RUN-1).
+/// A lease must be at least this many round trips long, because the engine cuts off a heartbeat
+/// that is not answered within a quarter of its lease (RUN-1).
 const MIN_ROUND_TRIPS: u32 = 4;
 /// How many reads are timed.
 const LOOKS: usize = 10;

@@ -56,9 +56,9 @@ pub(crate) async fn export(
     }
 }
 
-/// Passes the lines to `write`, which returns `false` if the reader takes no more. Returns whether
-/// the reader took all lines. If an export continues after an error, it may repeat lines of the
-/// last page.
+/// Passes the lines to `write`, which returns `false` if the reader has closed the pipe. Returns
+/// whether the reader took all lines. If an export continues after an error, it may repeat lines of
+/// the last page.
 pub(super) async fn records(
     store: &SharedStore,
     scan: &mut Scan<'_>,

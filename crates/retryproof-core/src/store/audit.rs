@@ -24,7 +24,7 @@ pub trait Audit: IdempotencyStore {
     /// returns. [`SharedStore::append_audit`] has checked its bounds.
     ///
     /// A dropped call may have appended the entry. If the answer of the server is lost, the store
-    /// may send the entry again, so that the table has it twice.
+    /// may send the entry again, so the table may contain it twice.
     ///
     /// # Errors
     /// `Schema` if the table is missing; otherwise the store's errors.
