@@ -148,9 +148,9 @@ impl IdentitySecret {
     }
 
     /// HMAC-SHA-256 over `parts`, for another purpose than the digest of a key. The first part is a
-    /// text that names the purpose. No digest of a key can have the same input: the input of such a
-    /// digest begins with the length of a scope in 8 bytes, and any 8 letters, read as a number,
-    /// exceed the length of the longest scope.
+    /// text that names the purpose. The input of a key's digest begins with the length of a scope
+    /// in 8 bytes. Any 8 letters, read as a length, exceed the longest scope, so the two inputs
+    /// always differ.
     pub(crate) fn keyed(&self, parts: &[&[u8]]) -> [u8; 32] {
         hmac(&self.0.block, parts)
     }
