@@ -25,9 +25,9 @@
 //! [`with_clock`](crate::SubjectBuilder::with_clock). Expiry is then tested to the last
 //! millisecond.
 //!
-//! The cases of ACQ-7 shift the runtime's clock by hours, or stop it, while the store's clock runs on.
-//! Only a store that uses the runtime's clock itself cannot be tested so; declare such a store with
-//! [`with_runtime_clock`](crate::SubjectBuilder::with_runtime_clock) if `time = real`.
+//! The cases of ACQ-7 shift the runtime's clock by hours, or stop it, while the store's clock runs
+//! on. These cases cannot test a store that uses the runtime's clock itself. With `time = real`,
+//! declare such a store with [`with_runtime_clock`](crate::SubjectBuilder::with_runtime_clock).
 //!
 //! # Joined transactions
 //! For a SQL store, use [`with_joined`](crate::SubjectBuilder::with_joined) to declare which
@@ -48,11 +48,11 @@
 //!
 //! # Skipped cases
 //! If the subject lacks something that a case [needs](Need), the case passes without testing
-//! anything. A case never stops early for another reason, so every other case has tested the store. An
-//! additional test, `sto_2_summary_of_the_kit`, names these cases and the reasons in one line. The
-//! line goes directly to standard error, so Rust's own test harness does not capture it. (A harness
-//! that hides the output of passing tests, such as nextest, shows the line with `--success-output
-//! final`.)
+//! anything. A case never stops early for any other reason, so every case that was not skipped has
+//! tested the store. An additional test, `sto_2_summary_of_the_kit`, names the skipped cases and
+//! the reasons in one line. The line goes directly to standard error, so Rust's own test harness
+//! does not capture it. (A harness that hides the output of passing tests, such as nextest, shows
+//! the line with `--success-output final`.)
 //!
 //! ```text
 //! it::conformance (redis): 110 of 120 cases run; skipped, by what the store does not offer: purge (8): sto_4_purge_keeps_what_is_live, …

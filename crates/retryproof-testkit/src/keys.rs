@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`TestKeys`]: a sealer for tests, with keys in memory that can be destroyed or unreachable.
+//! [`TestKeys`]: a sealer for tests, with keys in memory that can be destroyed or made unreachable.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -44,12 +44,12 @@ impl TestKeys {
         }
     }
 
-    /// Lets every call fail with an error of this kind, or with `None` succeed again.
+    /// Makes every call fail with an error of this kind. With `None`, calls succeed again.
     pub fn fail(&self, kind: Option<ErrorKind>) {
         self.0.lock().away = kind;
     }
 
-    /// How many keys were asked for.
+    /// How many times a key was requested.
     #[must_use]
     pub fn asked(&self) -> usize {
         self.0.lock().asked
@@ -58,7 +58,7 @@ impl TestKeys {
     fn answer<T>(&self, answer: impl FnOnce(&mut Keys) -> Result<T>) -> Result<T> {
         let mut keys = self.0.lock();
         match keys.away {
-            Some(kind) => Err(Error::new(kind, "the keys of the test are away")),
+            Some(kind) => Err(Error::new(kind, "the test has made the keys unreachable")),
             None => answer(&mut keys),
         }
     }

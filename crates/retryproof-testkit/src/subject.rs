@@ -54,7 +54,7 @@ struct Hooks {
     uses_runtime_clock: bool,
 }
 
-/// A store that a case opens under a name of its own (ID-5).
+/// A separate store that a case opens under a name that the kit chooses (ID-5).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct StoreSetup {
@@ -214,7 +214,8 @@ impl Subject {
         }
     }
 
-    /// Lets time pass only for the store. On the host's clock, this stops the runtime for as long.
+    /// Lets time pass only for the store. On the host's clock, this blocks the runtime for the same
+    /// time.
     ///
     /// # Panics
     /// On the host's clock with a runtime of several threads, whose clock cannot be stopped.

@@ -95,10 +95,10 @@ impl WireProxy {
         self.addr
     }
 
-    /// The number of round trips so far. A round trip is one burst of data from the client, however
-    /// many messages or packets, that the server has answered. Data that the server sends without a
-    /// request does not count. Opening a connection counts as many round trips as the protocol
-    /// needs.
+    /// The number of round trips so far. A round trip is one burst of data from the client that the
+    /// server has answered, no matter how many messages or packets it has. Data that the server
+    /// sends without a request does not count. Opening a connection counts as many round trips as
+    /// the protocol needs.
     #[must_use]
     pub fn flights(&self) -> u64 {
         self.shared.flights.load(Ordering::SeqCst)
@@ -116,13 +116,13 @@ impl WireProxy {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// While `true`, new connections are closed as soon as they are opened.
+    /// Sets whether new connections are closed as soon as they are opened.
     pub fn refuse(&self, refusing: bool) {
         self.shared.refusing.store(refusing, Ordering::SeqCst);
     }
 
-    /// While `true`, connections stay open but nothing gets through in either direction. Data sent
-    /// during the stall arrives after it.
+    /// Starts or ends a stall, in which connections stay open but nothing gets through in either
+    /// direction. Data sent during the stall arrives after it.
     pub fn stall(&self, stalled: bool) {
         self.shared.stalled.send_replace(stalled);
     }

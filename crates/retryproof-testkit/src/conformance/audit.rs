@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A store with an audit table keeps each entry of an operator, and returns the newest first.
+//! A store with an audit table keeps each entry of an operator, and returns the entries newest
+//! first.
 
 use retryproof_core::store::{AuditEntry, ScanCursor, SharedStore};
 use retryproof_core::{ErrorKind, FencingToken, Identity, IdentitySecret};
@@ -23,8 +24,8 @@ async fn append(store: &SharedStore, entry: &AuditEntry) {
     assert!(appended, "the store should keep an audit table");
 }
 
-/// The entries of this operator, page by page, and the number of pages. After the first page,
-/// `between` runs.
+/// Reads the entries of this operator page by page, and runs `between` after the first page.
+/// Returns the entries and the number of pages.
 async fn entries_of(
     store: &SharedStore,
     operator: &str,
@@ -50,7 +51,7 @@ async fn entries_of(
     }
 }
 
-/// All entries of this subject, and the times of them, the newest first.
+/// All entries of this subject and their times, newest first.
 async fn all(s: &Subject, store: &SharedStore) -> (Vec<AuditEntry>, Vec<u64>) {
     let (mut found, _) = entries_of(store, &s.store_name("operator"), 1_000, None).await;
     let times = found.iter_mut().map(|entry| entry.at_micros.take());
@@ -58,8 +59,8 @@ async fn all(s: &Subject, store: &SharedStore) -> (Vec<AuditEntry>, Vec<u64>) {
     (found, times)
 }
 
-/// Entries about a record and about the whole store come back as they were appended, the newest
-/// first, each with the time of the store's clock.
+/// Entries about a record and about the whole store come back as they were appended, newest first,
+/// each with the time of the store's clock.
 pub async fn ops_10_entries_come_back_newest_first(s: &Subject) {
     let requested = s.entry("a test").with_record(s.id("k"), FencingToken::new(7));
     let applied = requested.clone().with_outcome("applied");
@@ -82,8 +83,7 @@ pub async fn ops_10_entries_come_back_newest_first(s: &Subject) {
     );
 }
 
-/// The pages of any size lead through all entries, each of which is returned once, whatever is
-/// appended meanwhile.
+/// Pages of any size return every entry once, even if more entries are appended meanwhile.
 pub async fn ops_10_pages_lead_through_all_entries(s: &Subject) {
     let operator = s.store_name("operator");
     for at in 0..ENTRIES {
@@ -159,8 +159,7 @@ pub async fn ops_10_a_purge_and_another_handle_keep_entries(s: &Subject) {
 pub async fn ops_10_an_audited_store_with_hashed_identities_keeps_no_key(s: &Subject) {
     let secret = IdentitySecret::new("a".repeat(32)).expect("32 bytes are enough");
     let setup = StoreSetup { name: s.store_name("a"), secret: Some(secret), migrates: true };
-    let store =
-        s.opened(setup).await.expect("the store under test should provide what this case needs");
+    let store = s.opened(setup).await.expect("the store under test should offer hashed identities");
     let store = store.expect("the store should be set up");
     assert!(store.can_audit(), "a store with hashed identities should have an audit table, too");
     let (id, token) = (s.id("canary-4711"), FencingToken::new(1));

@@ -143,7 +143,7 @@ impl Subject {
 }
 
 /// If both requests compare fingerprints in flight, a busy answer says whether the two fingerprints
-/// differ, also after a heartbeat of the holder.
+/// differ, even after a heartbeat of the holder.
 pub async fn fp_6_a_busy_answer_tells_whether_the_request_differs(s: &Subject) {
     for held in [Some(1), None] {
         let mut holder = s.caller(&s.id(&format!("{held:?}"))).comparing();

@@ -9,12 +9,12 @@ use crate::subject::Subject;
 /// A holder is visible through every handle, including one that is opened later.
 pub async fn acq_1_a_holder_is_seen_through_every_handle(s: &Subject) {
     let other =
-        s.another().await.expect("the store under test should provide what this case needs");
+        s.another().await.expect("the store under test should offer a second handle on its data");
     let id = s.id("k");
     let token = granted(s.caller(&id).acquire(LONG).await).token;
     assert_eq!(busy(s.caller(&id).on(&other).acquire(LONG).await).1, token);
     let later =
-        s.another().await.expect("the store under test should provide what this case needs");
+        s.another().await.expect("the store under test should offer a second handle on its data");
     assert_eq!(is_busy(s.caller(&id).on(&later).peek().await).1, token);
     assert_eq!(busy(s.caller(&id).on(&later).acquire(LONG).await).1, token);
 }
@@ -22,21 +22,21 @@ pub async fn acq_1_a_holder_is_seen_through_every_handle(s: &Subject) {
 /// A result is replayed through every handle, including one that is opened later.
 pub async fn cmp_1_a_result_is_replayed_through_every_handle(s: &Subject) {
     let other =
-        s.another().await.expect("the store under test should provide what this case needs");
+        s.another().await.expect("the store under test should offer a second handle on its data");
     let id = s.id("k");
     let holder = s.caller(&id);
     granted(holder.acquire(LONG).await);
     assert_eq!(holder.complete(b"shared").await, FencedWrite::Applied);
     assert_eq!(body(&completed(s.caller(&id).on(&other).acquire(LONG).await)), b"shared");
     let later =
-        s.another().await.expect("the store under test should provide what this case needs");
+        s.another().await.expect("the store under test should offer a second handle on its data");
     assert_eq!(body(&completed(s.caller(&id).on(&later).acquire(LONG).await)), b"shared");
 }
 
 /// An owner is an ID and not a connection, so its calls can come through any handle.
 pub async fn cmp_3_an_owner_may_come_through_any_handle(s: &Subject) {
     let other =
-        s.another().await.expect("the store under test should provide what this case needs");
+        s.another().await.expect("the store under test should offer a second handle on its data");
     let id = s.id("k");
     let holder = s.caller(&id);
     let elsewhere = holder.on(&other);
@@ -56,7 +56,7 @@ pub async fn cmp_3_an_owner_may_come_through_any_handle(s: &Subject) {
 /// A takeover through one handle fences the old owner on the other handle.
 pub async fn cmp_2_a_takeover_through_another_handle_fences(s: &Subject) {
     let other =
-        s.another().await.expect("the store under test should provide what this case needs");
+        s.another().await.expect("the store under test should offer a second handle on its data");
     let id = s.id("k");
     let zombie = s.caller(&id);
     let dead = granted(zombie.acquire(s.short()).await).token;
@@ -78,7 +78,7 @@ pub async fn cmp_2_a_takeover_through_another_handle_fences(s: &Subject) {
 /// If many callers on two handles compete for a fresh key or an expired lease, exactly one wins.
 pub async fn acq_2_one_winner_over_all_handles(s: &Subject) {
     let other =
-        s.another().await.expect("the store under test should provide what this case needs");
+        s.another().await.expect("the store under test should offer a second handle on its data");
     for round in 0..8 {
         let id = s.id(&format!("k{round}"));
         if round % 2 == 1 {

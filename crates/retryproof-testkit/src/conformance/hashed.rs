@@ -21,7 +21,7 @@ impl Subject {
         migrates: bool,
     ) -> Result<SharedStore> {
         let setup = StoreSetup { name: self.store_name(name), secret: secret.cloned(), migrates };
-        self.opened(setup).await.expect("the store under test should provide what this case needs")
+        self.opened(setup).await.expect("the store under test should offer hashed identities")
     }
 }
 
@@ -49,7 +49,7 @@ pub async fn id_5_a_hashed_store_keeps_no_key(s: &Subject) {
     waiter.await.expect("the waiter should not panic").expect("the wait should succeed");
     assert_eq!(body(&completed(elsewhere.acquire(LONG).await)), b"done");
 
-    // A page can be empty although others follow: the store may share its place with other tests.
+    // A page can be empty even if more pages follow, because other tests may use the same server.
     let (mut records, mut after) = (Vec::new(), None);
     loop {
         let page = store.scan(after.as_ref(), 1_000).await.expect("the scan should succeed");

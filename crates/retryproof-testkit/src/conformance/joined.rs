@@ -11,7 +11,7 @@ use crate::subject::Subject;
 /// The state of the record, and how many rows the application has committed.
 async fn left(s: &Subject, id: &Identity) -> (&'static str, u64) {
     let rows =
-        s.joined().expect("the store under test should provide what this case needs").rows().await;
+        s.joined().expect("the store under test should offer transactions to join").rows().await;
     let record = match s.store().peek(id).await.expect("the peek should succeed") {
         Peeked::Absent => "absent",
         Peeked::Busy(_) => "in progress",
@@ -21,7 +21,7 @@ async fn left(s: &Subject, id: &Identity) -> (&'static str, u64) {
 }
 
 async fn call(s: &Subject, id: &Identity, deed: Deed) -> bool {
-    let joined = s.joined().expect("the store under test should provide what this case needs");
+    let joined = s.joined().expect("the store under test should offer transactions to join");
     joined.call(s.store().clone(), id.clone(), deed).await
 }
 
@@ -46,7 +46,7 @@ pub async fn cmp_7_a_joined_action_that_fails_leaves_neither(s: &Subject) {
     assert_eq!(left(s, &id).await, ("complete", before + 1));
 }
 
-/// If an action ignores an error after which the database rolled its transaction back, neither the
+/// If an action ignores an error that made the database roll its transaction back, neither the
 /// action's next statement nor the record is committed.
 pub async fn cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_neither(
     s: &Subject,

@@ -60,15 +60,14 @@ pub async fn acq_8_look_grants_nothing(s: &Subject) {
 /// counts them.
 pub async fn acq_8_look_and_replay_write_nothing(s: &Subject) {
     let (absent, held, done) = (s.id("absent"), s.id("held"), s.id("done"));
-    let first = s.writes().await.expect("the store under test should provide what this case needs");
+    let first = s.writes().await.expect("the store under test should offer a count of its writes");
     let holder = s.caller(&held);
     granted(holder.acquire(LONG).await);
     let completer = s.caller(&done);
     granted(completer.acquire(LONG).await);
     assert_eq!(completer.complete(b"done").await, FencedWrite::Applied);
     let stats = s.store().stats().await.expect("the stats should be readable");
-    let writes =
-        s.writes().await.expect("the store under test should provide what this case needs");
+    let writes = s.writes().await.expect("the store under test should offer a count of its writes");
     assert_ne!(writes, first, "the number should change with each write");
     for _ in 0..20 {
         is_absent(s.caller(&absent).peek().await);

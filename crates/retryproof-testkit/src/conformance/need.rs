@@ -125,7 +125,7 @@ pub fn summary(subject: &Subject) -> String {
     );
     let mut link = "; skipped, by what the store does not offer: ";
     for need in lacking {
-        // A case that lacks two needs is named with each of them.
+        // A case with two unmet needs is listed under both.
         let names: Vec<_> = cases()
             .iter()
             .filter(|case| case.needs.contains(&need))

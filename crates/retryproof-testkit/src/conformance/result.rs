@@ -89,8 +89,8 @@ pub async fn cmp_6_ttl_runs_from_completion(s: &Subject) {
     }
 }
 
-/// On a running clock: a result is there for at least its ttl after its completion was sent,
-/// although its acquire was long before.
+/// On a running clock, a result exists for at least its ttl after its completion was sent, even if
+/// its acquire was long before.
 async fn lasts_from_completion(s: &Subject) {
     let (id, ttl) = (s.id("brief"), 300 * MS);
     let holder = s.caller(&id).with_ttl(ttl);
@@ -232,7 +232,9 @@ pub async fn cmp_8_a_corrupt_record_fails_closed(s: &Subject) {
         Ok(other) => panic!("opening a damaged record returned {other:?}"),
     };
     let holder = store(s, "k", envelope(b"whole")).await;
-    s.corrupt(&holder.id).await.expect("the store under test should provide what this case needs");
+    s.corrupt(&holder.id)
+        .await
+        .expect("the store under test should offer a way to damage a record");
     for _ in 0..3 {
         match holder.store.peek(&holder.id).await {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),

@@ -48,7 +48,7 @@ where
         }
         let patience = match time {
             Time::Paused => PATIENCE_WHILE_PAUSED,
-            // The case's time limit is on the clock that the case shifts.
+            // The case shifts the clock that measures its time limit, so the limit must be longer.
             Time::Real if shifts => PATIENCE_WHILE_PAUSED,
             // If the environment sets the number of sequences, the case gets the longer limit,
             // because many sequences take a long time.

@@ -161,7 +161,7 @@ pub async fn ops_1_every_limit_leads_to_the_end(s: &Subject) {
 pub async fn ops_1_an_unreadable_record_is_counted(s: &Subject) {
     let callers = s.fill().await;
     let spoilt = s.identity("even", "k2");
-    s.corrupt(&spoilt).await.expect("the store under test should provide what this case needs");
+    s.corrupt(&spoilt).await.expect("the store under test should offer a way to damage a record");
     let (mut seen, mut unreadable) = (Vec::new(), 0);
     let mut pages = s.pages(s.page().await);
     while let Some(page) = pages.next().await {

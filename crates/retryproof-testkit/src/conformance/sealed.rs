@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A store keeps sealed results like any other, and engines open them only in their own records.
+//! A store keeps a sealed result like any other, and an engine opens it only in the record that it
+//! was sealed for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +26,8 @@ fn secret() -> IdentitySecret {
 async fn handles(s: &Subject) -> [SharedStore; 2] {
     let open = async |migrates| {
         let setup = StoreSetup { name: s.store_name("s"), secret: Some(secret()), migrates };
-        let opened = s
-            .opened(setup)
-            .await
-            .expect("the store under test should provide what this case needs");
+        let opened =
+            s.opened(setup).await.expect("the store under test should offer hashed identities");
         opened.expect("the store should open")
     };
     [open(true).await, open(false).await]
@@ -64,8 +63,8 @@ async fn completion(store: &SharedStore, id: &Identity) -> Completion {
     }
 }
 
-/// What the store has is sealed. Every engine with the keys replays the result. A program without
-/// them gets an error.
+/// The stored result is sealed. Every engine with the keys replays the result, and an engine
+/// without the keys returns an error.
 pub async fn seal_1_a_sealed_result_is_replayed_through_every_handle(s: &Subject) {
     let ([one, two], keys, id) = (handles(s).await, TestKeys::new(), s.id("canary"));
     let executed = call(&engine(&one, &keys), &id).await;
@@ -105,7 +104,7 @@ pub async fn seal_4_a_destroyed_key_leaves_tombstones(s: &Subject) {
     for store in [&one, &two] {
         let engine = engine(store, &keys);
         let ctx = IdempotencyContext::builder(id.scope().clone(), id.key().expose());
-        // Do not wait, because against a defective store that never replays the call would wait
+        // Do not wait: with a defective store, which never replays, the call would otherwise wait
         // until the timeout.
         let ctx = ctx.wait_timeout(Duration::ZERO);
         let call = engine.call(ctx.build().expect("the context should be valid")).codec(BytesCodec);

@@ -146,8 +146,10 @@ pub async fn acq_10_tokens_grow_over_handles(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
     for _ in 0..4 {
-        let other =
-            s.another().await.expect("the store under test should provide what this case needs");
+        let other = s
+            .another()
+            .await
+            .expect("the store under test should offer a second handle on its data");
         for caller in [s.caller(&id), s.caller(&id).on(&other)] {
             order.next(granted(caller.acquire(LONG).await).token);
             assert_eq!(caller.release().await, FencedWrite::Applied);

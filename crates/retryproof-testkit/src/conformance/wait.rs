@@ -227,7 +227,7 @@ pub async fn acq_4_no_wake_up_is_lost_in_a_race(s: &Subject) {
 /// A waiter with another handle on the same data is woken too.
 pub async fn acq_4_a_waiter_on_another_handle_is_woken(s: &Subject) {
     let other =
-        s.another().await.expect("the store under test should provide what this case needs");
+        s.another().await.expect("the store under test should offer a second handle on its data");
     for release in [false, true] {
         let id = s.id(&format!("k{release}"));
         let holder = s.caller(&id);
@@ -240,9 +240,9 @@ pub async fn acq_4_a_waiter_on_another_handle_is_woken(s: &Subject) {
     }
 }
 
-/// A change wakes the waiters of the same handle at once, and not when they next read the record.
-/// A store that only polls passes all other cases. In some rounds a read comes at the right time by
-/// chance, or the machine is busy, so half of the rounds are enough.
+/// A change wakes the waiters of the same handle at once, and not when they next read the record. A
+/// store that only polls passes all other cases. The case passes if half of the waiters wake in
+/// time: a busy machine can delay some wake-ups, and chance can make some polls come in time.
 pub async fn acq_4_a_change_wakes_a_waiter_before_its_next_read(s: &Subject) {
     const ROUNDS: u32 = 16;
     const AT_ONCE: Duration = Duration::from_millis(10);
@@ -265,7 +265,7 @@ pub async fn acq_4_a_change_wakes_a_waiter_before_its_next_read(s: &Subject) {
             panic!("`wait_for_change` keeps returning without a change");
         });
         tokio::task::yield_now().await;
-        // By then, the pauses of a waiter that polls are as long as they get.
+        // By then, the pauses of a polling waiter have reached their maximum.
         tokio::time::sleep((100 + 7 * round) * MS).await;
         assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
         let completed = Instant::now();
