@@ -68,8 +68,8 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// Keeps a digest under this secret in place of each key (ID-5). Default: no secret, so the
-    /// store keeps the keys.
+    /// Stores a digest of each key, computed with this secret, in place of the key (ID-5). Default:
+    /// no secret, so the store keeps the keys themselves.
     pub fn identity_secret(mut self, secret: IdentitySecret) -> Self {
         self.identity_secret = Some(secret);
         self

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The audit table (OPS-10), which no other call touches, so that the account of a service needs no
-//! privilege on it.
+//! The audit table (OPS-10). The calls of a service never touch it, so the service's account needs
+//! no privilege on it.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ use crate::store::MysqlStore;
 const APPEND: &str = "INSERT INTO `retryproof_records_audit` \
      (written_at,scope,k,token,verb,outcome,operator,reason) \
      VALUES (UTC_TIMESTAMP(6),?,?,NULLIF(?,0),?,?,?,?)";
-/// Reads one page by the primary key, the newest first. Binds the number before which the page
-/// starts, and the limit.
+/// Reads one page by the primary key, newest first. Binds the number before which the page starts,
+/// and the limit.
 const ENTRIES: &str = "SELECT id,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',written_at),scope,k,token,\
      verb,outcome,operator,reason FROM `retryproof_records_audit` WHERE id<? ORDER BY id DESC \
      LIMIT ?";

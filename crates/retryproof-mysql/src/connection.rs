@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Connection`]: one connection to the server. It runs statements, and knows the server's
+//! [`Connection`]: one connection to the server. It runs statements, and holds the server's
 //! features and limits.
 
 use std::sync::Arc;

@@ -240,7 +240,8 @@ fn check_log<'a>(value: &impl Fn(&str) -> &'a str, findings: &mut Vec<StoreFindi
 mod tests {
     use super::*;
 
-    /// The problem that is found in the isolation level of a session with these settings.
+    /// Returns the finding about the isolation level of a session with these settings, if there is
+    /// one.
     fn isolation(settings: &[(&str, &str)]) -> Option<String> {
         let settings =
             settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));

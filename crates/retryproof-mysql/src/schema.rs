@@ -124,9 +124,9 @@ async fn apply(
     add_audit_table(connection, table).await
 }
 
-/// Creates the audit table if it is missing (OPS-10). An account that may not create it, such as
-/// that of a service that migrates when it starts, leaves it to the next migration by another
-/// account.
+/// Creates the audit table if it is missing (OPS-10). If this account may not create tables, which
+/// is usual for a service that migrates when it starts, the table is left to the next migration by
+/// another account.
 async fn add_audit_table(connection: &mut Connection, table: &str) -> Result<(), Failure> {
     // Look for the table first, because CREATE needs its privilege even if the table exists.
     let sql = Arc::from(HAS_AUDIT_TABLE.replace(DEFAULT_TABLE, table));

@@ -100,7 +100,7 @@ impl MysqlStore {
     }
 
     /// Wraps the store for an engine, with the capabilities to purge, to inspect, to let operators
-    /// change records (OPS-3), to keep what operators did (OPS-10), and to join transactions.
+    /// change records (OPS-3), to keep an audit table (OPS-10), and to join transactions.
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
         let builder = SharedStore::builder(self).with_purge().with_inspect().with_force();
@@ -172,8 +172,8 @@ impl MysqlStore {
         Ok(write)
     }
 
-    /// Wakes the waiters of a record that an operator has changed, and updates what this process
-    /// knows about the record.
+    /// Wakes the waiters of a record that an operator has changed, and updates this process's hints
+    /// about the record.
     pub(crate) fn on_forced(&self, id: &Identity, req: &ForceRequest) {
         match &req.action {
             ForceAction::Resolve { .. } => self.completed.note(id, Duration::MAX),

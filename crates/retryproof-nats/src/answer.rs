@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`ServerReplies`]: answers messages to the server (LST-2).
+//! [`ServerReplies`] sends the server the answer to each message (LST-2).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ pub(crate) struct ServerReplies {
     pub(crate) timeout: Duration,
     pub(crate) dead_letters: DeadLetterSubject,
     pub(crate) backoff: Backoff,
-    /// The consumer's `max_deliver`. The server delivers a message that is given back or not
-    /// answered no more often than this.
+    /// The consumer's `max_deliver`. The server delivers a message at most this many times, even if
+    /// the message is given back or not answered.
     pub(crate) max_deliver: Option<u64>,
     pub(crate) counters: Arc<VerdictCounters>,
 }

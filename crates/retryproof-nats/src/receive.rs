@@ -21,7 +21,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::error::consumer_deleted;
 
 /// How often the listener checks whether the client has reconnected since it sent the open request.
-/// After a reconnect, the server no longer knows the request.
+/// A reconnect ends the request on the server.
 const RECONNECT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// The pause between failed requests.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The audit table (OPS-10), which no other call touches, so that the user of a service needs no
-//! privilege on it.
+//! The audit table (OPS-10). The calls of a service never touch it, so the service's database user
+//! needs no privilege on it.
 
 use retryproof_core::store::{Audit, AuditEntry, AuditPage, Param, ScanCursor};
 use retryproof_core::{Error, Result};
@@ -19,8 +19,8 @@ const APPEND: &str = "INSERT INTO \"retryproof_records_audit\" \
      (written_at,scope,key,token,verb,outcome,operator,reason) VALUES \
      (clock_timestamp(),$1,$2,nullif($3::bigint,0),convert_from($4,'UTF8'),\
      convert_from($5,'UTF8'),convert_from($6,'UTF8'),convert_from($7,'UTF8'))";
-/// Reads one page by the primary key, the newest first. Binds the number before which the page
-/// starts, and the limit.
+/// Reads one page by the primary key, newest first. Binds the number before which the page starts,
+/// and the limit.
 const ENTRIES: &str = "SELECT id,(date_part('epoch',written_at)*1000000)::bigint,scope,key,token,\
      verb,outcome,operator,reason FROM \"retryproof_records_audit\" WHERE id<$1 ORDER BY id DESC \
      LIMIT $2";

@@ -15,7 +15,7 @@ use sqlx_postgres::{PgConnectOptions, PgPool};
 /// with `_meta` appended.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
-/// The URL parameters that the driver knows. The driver would ignore any other parameter.
+/// The URL parameters that the driver supports. The driver would ignore any other parameter.
 const DRIVER_PARAMETERS: [&str; 17] = [
     "sslmode",
     "ssl-mode",
@@ -88,8 +88,8 @@ pub struct PostgresConfig {
     pub(crate) identity_secret: Option<IdentitySecret>,
 }
 
-/// The largest value: half of the server's limit for one message, because hex digits double the
-/// length of a value, minus 64 KiB for the rest of the message.
+/// The largest value. Hex digits double the length of a value, so this is half of the server's
+/// limit for one message, minus 64 KiB for the rest of the message.
 const MAX_VALUE: usize = (1 << 29) - (64 << 10);
 
 impl PostgresConfig {
@@ -238,9 +238,9 @@ impl PostgresConfig {
         self
     }
 
-    /// Keeps a digest under this secret in place of each key (ID-5). The `migrate` call that
-    /// creates the tables decides the secret, and `connect` refuses any other secret. Default: no
-    /// secret, so the tables keep the keys.
+    /// Stores a digest of each key, computed with this secret, in place of the key (ID-5).
+    /// `migrate` fixes the secret when it creates the tables, and `connect` refuses any other
+    /// secret. By default, there is no secret, and the tables contain the keys themselves.
     #[must_use]
     pub fn with_identity_secret(mut self, secret: IdentitySecret) -> Self {
         self.identity_secret = Some(secret);

@@ -19,15 +19,16 @@ use crate::config::Source;
 use crate::error::{Failure, classify};
 use crate::statement::bound::{BoundStatement, ParamList, Returns};
 
-/// How many times the store checks which server process answers each of two connections.
+/// How many times the detection of a pooler reads the server process id of each of its two
+/// connections.
 const DETECTION_ROUNDS: u32 = 2;
 
 /// The settings of the store's own connections. A prepared statement is planned once, possibly
 /// while the table is nearly empty. Without these settings, the server could then choose a plan
-/// that reads the whole table, and keep that plan until the next `ANALYZE`. A purge would first
-/// collect all index entries, and then take only a thousand of them. `jit` is off too: with these
-/// settings, an unavoidable scan, such as the count of all records, looks so expensive that the
-/// server would compile it.
+/// that reads the whole table, and keep that plan until the next `ANALYZE`. A purge, for example,
+/// would first collect all index entries, and then take only a thousand of them. `jit` is off too:
+/// with these settings, an unavoidable scan, such as the count of all records, looks so expensive
+/// that the server would compile the query.
 macro_rules! planner_settings {
     () => {
         "SET enable_seqscan=off;SET enable_bitmapscan=off;SET jit=off"

@@ -181,8 +181,8 @@ fn check_settings(settings: &PgRow, findings: &mut Vec<StoreFinding>) -> Result<
             "replication",
             format!(
                 "`synchronous_commit` is `{commit}`, so a commit does not wait until a standby has \
-                 it on its disk, although `synchronous_standby_names` names one: a fail-over may \
-                 lose the last commits."
+                 written it to disk, although `synchronous_standby_names` names a standby: a \
+                 fail-over may lose the last commits."
             ),
             "Set `synchronous_commit = on`.",
         ));

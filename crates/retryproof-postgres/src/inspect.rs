@@ -96,7 +96,7 @@ impl Inspect for PostgresStore {
         Ok(StoreStats::new(count(0)?, count(1)?, count(2)?))
     }
 
-    /// Reads at most 1,000 rows for a page, in the order of the keys and then of the scopes.
+    /// Reads at most 1,000 rows for a page, ordered by key and then by scope.
     async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
         self.try_scan(after, limit).await.map_err(|error| error.during("scan"))
     }

@@ -21,14 +21,13 @@ use crate::record::column;
 use crate::statement::bound::{BoundStatement, Returns};
 
 const SCHEMA: &str = include_str!("../migrations/R__keys.sql");
-/// Lets one process create the table at a time: PostgreSQL can fail if two do.
+/// Lets only one process at a time create the table, because concurrent creation can fail.
 const LOCK: &str = "BEGIN; SELECT pg_advisory_xact_lock(hashtext('retryproof.keys'));";
 const BY_SUBJECT: &str = "SELECT id,subject,master,wrapped FROM retryproof_keys WHERE subject=$1";
 const BY_ID: &str = "SELECT id,subject,master,wrapped FROM retryproof_keys WHERE id=$1";
 const ADD: &str = "INSERT INTO retryproof_keys(id,subject,master,wrapped) \
      VALUES($1,$2,convert_from($3,'UTF8'),$4) ON CONFLICT(subject) DO NOTHING";
-/// Locks the row, so that no other process changes it before this statement does, and returns it as
-/// it was.
+/// Locks the row before the change, and returns the row's values from before the change.
 const DESTROY: &str = "UPDATE retryproof_keys k \
      SET master=NULL,wrapped=NULL,destroyed_at=coalesce(k.destroyed_at,now()) \
      FROM (SELECT id,subject,master,wrapped FROM retryproof_keys WHERE subject=$1 FOR UPDATE) old \
@@ -42,11 +41,12 @@ const HAS_RECORDS: &str = "SELECT (to_regclass('retryproof_records') IS NOT NULL
      FROM (SELECT 1) one LEFT JOIN retryproof_keys ON false";
 
 /// The table `retryproof_keys` in a PostgreSQL database that processes of several hosts share
-/// (SEAL-3). Use another database than the store's, and back it up separately.
+/// (SEAL-3). Use a database other than the store's, and back it up separately.
 ///
 /// PostgreSQL keeps old versions of a row in its files until a `VACUUM`, and in its log and backups
-/// for longer. These old versions contain keys that were [destroyed](KeyTable::destroy) since, still
-/// wrapped. So after an erasure, rotate the master key, and destroy the old one.
+/// for longer. These old versions still contain wrapped keys that have since been
+/// [destroyed](KeyTable::destroy). So after an erasure, rotate the master key, and destroy the old
+/// one.
 pub struct PostgresKeyTable {
     executor: Executor,
     database: String,
@@ -188,7 +188,7 @@ impl PostgresConfig {
     }
 }
 
-/// Whether each connection keeps its server process, as the store finds out too.
+/// Whether each connection keeps its server process. The store makes the same check.
 async fn is_direct(config: &PostgresConfig) -> Result<bool> {
     match config.pooler {
         Pooler::Session => Ok(true),
@@ -208,7 +208,7 @@ fn key_row(row: &PgRow) -> Result<KeyRow> {
     Ok(KeyRow { id: KeyId(column(row, 0, "id")?), subject: column(row, 1, "subject")?, wrapped })
 }
 
-/// Limits the time of work at start-up.
+/// Runs `work`, which belongs to the start-up, under a time limit.
 async fn in_time<T>(config: &PostgresConfig, work: impl Future<Output = T>) -> Result<T> {
     let limit = config.connect_timeout.max(config.call_timeout);
     timeout(limit, work).await.map_err(|_| {

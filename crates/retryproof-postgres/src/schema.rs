@@ -101,10 +101,10 @@ impl PostgresConfig {
             let script = IdentitySecret::mark_schema(secret, script);
             execute_text(&mut conn, script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
         }
-        // Create only the functions that are pending. Once another user has run `migrate`, a user
-        // without the right to create anything can then run `migrate` too. Create each function in
-        // the table's schema, because a restore can put the table, without its functions, into a
-        // schema that is not the first in the `search_path`.
+        // Create only the functions that are pending, so that a user without the right to create
+        // anything can run `migrate` after another user has run it. Create each function in the
+        // table's schema, because a restore can put the table, without its functions, into a schema
+        // that is not the first in the `search_path`.
         for function in FUNCTIONS {
             let found = function.find(&mut conn, table).await.map_err(fail)?;
             if function.is_pending(found.as_ref()) {
@@ -120,9 +120,9 @@ impl PostgresConfig {
     }
 }
 
-/// Creates the audit table in the schema of the record table, if it is missing there (OPS-10). A
-/// user that may not create it, such as that of a service that migrates when it starts, leaves it
-/// to the next migration by another user.
+/// Creates the audit table in the schema of the record table, if it is missing there (OPS-10). If
+/// this user may not create tables, which is usual for a service that migrates when it starts, the
+/// table is left to the next migration by another user.
 async fn add_audit_table(conn: &mut PgConnection, table: &str) -> Result<(), sqlx_core::Error> {
     let missing = format!(
         "SELECT has_schema_privilege(c.relnamespace,'CREATE') FROM pg_class AS c WHERE \

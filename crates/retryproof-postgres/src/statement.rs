@@ -41,7 +41,7 @@ macro_rules! bounded {
     };
 }
 
-/// The last part of a statement that wakes the waiters of all processes if the statement has
+/// The last part of a statement's text. It wakes the waiters of all processes if the statement has
 /// changed the row. The server sends the message when the statement commits, before it answers
 /// (ACQ-4).
 macro_rules! announced {

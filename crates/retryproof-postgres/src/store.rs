@@ -106,8 +106,7 @@ impl PostgresStore {
     }
 
     /// Wraps the store for an engine, with the capabilities to purge, to inspect, to let operators
-    /// change records (OPS-3), to keep what operators did (OPS-10), and to join a transaction
-    /// (CMP-7).
+    /// change records (OPS-3), to keep an audit table (OPS-10), and to join a transaction (CMP-7).
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
         let builder = SharedStore::builder(self).with_purge().with_inspect().with_force();
@@ -138,8 +137,8 @@ impl PostgresStore {
     }
 
     /// Wakes the waiters of this process after an operator has changed their record, and updates
-    /// what this process knows about the record. The statement itself has woken the waiters of
-    /// other processes.
+    /// this process's hint about the record. The statement itself has woken the waiters of other
+    /// processes.
     pub(crate) fn on_forced(&self, id: &Identity, req: &ForceRequest) {
         match &req.action {
             ForceAction::Resolve { done, .. } => self.completed.note(id, done.ttl),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`BrokerReplies`]: answers messages to the broker (LST-2).
+//! [`BrokerReplies`] sends the broker the answer to each message (LST-2).
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// The primary, or the sentinels that know its address.
+/// The primary, or the sentinels that report its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     Single(Address),
@@ -154,8 +154,8 @@ impl RedisConfig {
     /// (`WAIT`), but no longer than `timeout`. A fail-over then loses fewer records. If too few
     /// replicas acknowledge in time, the call fails as `Unavailable`. With this setting, grants and
     /// completions queue on a separate connection. An acquire takes two round trips, because it
-    /// reads the record first. The store refuses to connect with more than 1,000 replicas or with a
-    /// timeout outside of 1 ms to one day. With 0 replicas, calls do not wait. Default: no wait.
+    /// reads the record first. Connecting fails for more than 1,000 replicas, or for a timeout of
+    /// less than 1 ms or more than a day. With 0 replicas, calls do not wait. Default: no wait.
     #[must_use]
     pub fn with_wait_replicas(mut self, replicas: u32, timeout: Duration) -> Self {
         self.wait_replicas = (replicas > 0).then_some((replicas, timeout));
@@ -187,9 +187,9 @@ impl RedisConfig {
         self
     }
 
-    /// Keeps a digest under this secret in place of each key (ID-5). The first
-    /// [`migrate`](Self::migrate) decides the secret, and connecting refuses any other secret.
-    /// Default: no secret, so the records keep their keys.
+    /// Stores a digest of each key, computed with this secret, in place of the key (ID-5). The
+    /// first [`migrate`](Self::migrate) fixes the secret, and connecting refuses any other secret.
+    /// By default, there is no secret, and the records contain the keys themselves.
     #[must_use]
     pub fn with_identity_secret(mut self, secret: IdentitySecret) -> Self {
         self.identity_secret = Some(secret);

@@ -174,8 +174,8 @@ async fn ask(connection: &Connection, cmd: &Cmd) -> Result<Value> {
     }
 }
 
-/// Checks the role, the version and the mode. The findings contain the messages with which
-/// connecting refuses a server.
+/// Checks the role, the version and the mode. A finding repeats the message of the error with which
+/// connecting would fail.
 async fn check_server(connection: &Connection, findings: &mut Vec<StoreFinding>) -> Result<()> {
     for (checked, advice) in [
         (

@@ -83,8 +83,8 @@ impl Executor {
 
     /// Like [`run_script`](Self::run_script), but also waits for replicas if `wait_replicas` is
     /// configured. Fails if the script has written and too few replicas acknowledge in time.
-    /// `has_written` tells from the script's answer whether the script has written. The script and
-    /// WAIT share a connection, because WAIT covers only writes on its own connection.
+    /// `has_written` derives from the script's answer whether the script has written. The script
+    /// and WAIT share a connection, because WAIT covers only writes on its own connection.
     pub(crate) async fn run_script_and_wait(
         &self,
         call: &ScriptCall<'_>,

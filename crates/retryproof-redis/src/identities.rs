@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The key `PREFIX:identity`, which says whether the records have hashed identities (ID-5):
+//! The key `PREFIX:identity`, which stores whether the records have hashed identities (ID-5):
 //! [`RedisConfig::migrate`] writes the key, and connecting checks it.
 
 use std::sync::Arc;
@@ -59,11 +59,11 @@ pub(crate) async fn check(executor: &Executor) -> Result<()> {
 }
 
 /// Returns a finding if the records were set up with a secret other than `secret` (OPS-5). `answer`
-/// is the server's answer to a GET of the [`key`].
+/// is the server's answer to a GET of the mark's [`key`].
 pub(crate) fn finding(answer: Value, secret: Option<&IdentitySecret>) -> Option<StoreFinding> {
     if matches!(answer, Value::ServerError(_)) {
-        // This is no finding of its own, because the checks of the server and of the user's rights
-        // report why the server refuses to answer.
+        // Return no finding: the checks of the server and of the user's rights already report why
+        // the server refuses to answer.
         return None;
     }
     other_identities(mark(answer).and_then(|mark| IdentitySecret::check(secret, mark)))

@@ -76,8 +76,8 @@ impl RedisStore {
         })
     }
 
-    /// Converts the store to the form that an engine takes. The result can also inspect records and
-    /// let operators change them (OPS-3). The store needs no purge: the server deletes expired
+    /// Converts the store to the form that an engine takes. The result can also inspect records,
+    /// and lets operators change them (OPS-3). The store needs no purge: the server deletes expired
     /// records.
     #[must_use]
     pub fn into_shared(self) -> SharedStore {

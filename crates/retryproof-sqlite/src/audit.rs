@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The audit table (OPS-10). Each call has a thread and a connection of its own, so the store's
+//! The audit table (OPS-10). Each call runs on a separate thread and connection, so the store's
 //! other connections never touch the table.
 
 use std::path::Path;
@@ -20,8 +20,8 @@ use crate::store::SqliteStore;
 const APPEND: &str = "INSERT INTO retryproof_records_audit \
      (written_at,scope,key,token,verb,outcome,operator,reason) \
      VALUES (?1,?2,?3,nullif(?4,0),?5,?6,?7,?8)";
-/// Reads one page by the primary key, the newest first. Binds the number before which the page
-/// starts, and the limit.
+/// Reads one page by the primary key, newest first. Binds the number before which the page starts,
+/// and the limit.
 const ENTRIES: &str = "SELECT id,written_at,scope,key,token,verb,outcome,operator,reason FROM \
      retryproof_records_audit WHERE id<?1 ORDER BY id DESC LIMIT ?2";
 
@@ -32,8 +32,8 @@ impl Audit for SqliteStore {
         let (sql, entry) = (APPEND.replace(DEFAULT_TABLE, table), entry.clone());
         let (timeout, clock) = (self.config.busy_timeout, Arc::clone(&self.config.wall_clock));
         let appended = self.aside(connection::open_writer, move |conn| {
-            // Queue behind this process's other writers. After the timeout, try to get SQLite's lock
-            // anyway: if that fails, SQLite's error says who holds the file.
+            // Queue behind this process's other writers. After the timeout, try to get SQLite's
+            // lock anyway, so that a failure returns SQLite's own error.
             let lock = FileWriteLock::of(Path::new(conn.path().unwrap_or_default()));
             let _guard = lock.queue().wait(timeout);
             retry_while_locked(timeout, || {

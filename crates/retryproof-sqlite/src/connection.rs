@@ -133,8 +133,8 @@ pub(crate) fn overwrite_deleted(
 }
 
 /// Converts an error from opening the file. SQLite reports "unable to open database file" for every
-/// cause, so this function looks for the cause. `creates` tells whether the call would have created
-/// a missing file.
+/// cause, so this function looks for the cause. `creates` is true if the call would have created a
+/// missing file.
 fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
     let cannot_open =
         error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_CANTOPEN);

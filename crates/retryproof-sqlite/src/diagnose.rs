@@ -152,7 +152,7 @@ impl SqliteConfig {
                 format!(
                     "The clock of this machine is {:.1} s behind the last grant in the file, so \
                      the clock was set back, or another machine wrote to the file. Leases and \
-                     results from before end later by the same time.",
+                     results that were granted or stored before end later by the same time.",
                     by.as_secs_f64()
                 ),
                 "Synchronise the clock with NTP, and let only one machine use the file.",

@@ -100,7 +100,7 @@ impl SqliteStore {
     }
 
     /// Converts the store to the form that an engine takes. The result can also purge and inspect
-    /// records, let operators change them (OPS-3), keep what operators did (OPS-10), and join a
+    /// records, let operators change them (OPS-3), keep an audit table (OPS-10), and join a
     /// transaction (CMP-7).
     #[must_use]
     pub fn into_shared(self) -> SharedStore {

@@ -11,7 +11,8 @@ use crate::page::identity;
 /// The largest number of rows that one page reads.
 const MAX_ROWS: usize = 1_000;
 
-/// One page of an audit table, built from the rows before a number, the newest first.
+/// One page of an audit table, newest entry first. The page is built from the rows before a given
+/// number.
 #[derive(Debug)]
 pub struct AuditRows {
     limit: usize,
@@ -122,8 +123,8 @@ pub fn warn_no_audit_table(table: &str) {
     );
 }
 
-/// Says in terms of the audit table what a statement's error means. `is_denied`: the user lacks a
-/// privilege.
+/// Returns the error of a statement on the audit table. If the table or a privilege is missing, the
+/// message names the remedy. `is_denied` is true if the user lacks a privilege.
 #[must_use]
 #[cold]
 pub fn audit_refused(error: Error, is_denied: bool, table: &str) -> Error {

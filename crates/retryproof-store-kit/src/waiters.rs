@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`WaiterRegistry`] knows which calls in this process wait for which record.
+//! [`WaiterRegistry`] tracks which calls in this process wait for which record.
 
 use std::collections::HashMap;
 use std::fmt;

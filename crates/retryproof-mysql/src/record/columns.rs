@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Decodes the columns of a row, which are bytes: the driver converts nothing but them.
+//! Decodes the columns of a row. They are bytes, so the driver does not convert them.
 
 use std::str::Split;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ pub(super) const KEPT: i64 = 2;
 /// The owner id that a release writes into a record.
 pub(super) const NO_OWNER: OwnerId = OwnerId::from_bytes([0; 16]);
 
-/// Decodes the first column of a record. `value` reads the second one, which has the result; it is
-/// `None` for a row that has only the first, without the details.
+/// Decodes the first column of a record. `value` reads the second column, which holds the result.
+/// It is `None` for a row with one column, which also lacks the details.
 pub(crate) fn decode<'r>(
     first: Option<&'r [u8]>,
     value: Option<impl FnOnce() -> Option<&'r [u8]>>,

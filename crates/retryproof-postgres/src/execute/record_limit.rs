@@ -110,8 +110,8 @@ impl RecordLimits {
         self.state.lock().locked.has(hash, Instant::now())
     }
 
-    /// Tells a record's queued acquires about a read that found the record locked. The read began
-    /// at `since` and returned `lease`.
+    /// Wakes a record's queued acquires after a read has found the record locked. The read began at
+    /// `since` and returned `lease`.
     pub(crate) fn publish_locked(&self, hash: u64, since: Instant, lease: LiveLease) {
         if let Some(callers) = self.state.lock().records.get_mut(&hash) {
             callers.found_locked = Some((since, lease));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! 64-bit FNV-1a hashes, which are the same in every build and process. Processes can therefore use
-//! them to name a record to each other. Clients can choose keys whose hashes collide. A collision
-//! costs little: each change of one record makes the waiters of the other record try to acquire
-//! their record once more. Where a collision would do more harm, the store uses
+//! 64-bit FNV-1a hashes, which are the same in every build and process. A process can therefore use
+//! the hash to identify a record to other processes. Clients can choose keys whose hashes collide.
+//! A collision costs little: each change of one record makes the waiters of the other record try to
+//! acquire their record once more. Where a collision would do more harm, the store uses
 //! [`Identity::keyed_hash`](retryproof_core::Identity::keyed_hash).
 
 use retryproof_core::Identity;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`PrimaryLocator`] knows where the primary is, and notices when the primary moves.
+//! [`PrimaryLocator`] finds the primary, and notices when the primary moves.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

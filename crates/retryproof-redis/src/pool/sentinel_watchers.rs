@@ -60,7 +60,7 @@ async fn watch(locator: Weak<PrimaryLocator>, at: usize, service: String) {
     }
 }
 
-/// Subscribes to announcements, asks for the address, and then follows the announcements. In this
+/// Subscribes to announcements, queries the address, and then follows the announcements. In this
 /// order, no move is missed in between. Returns when the connection ends.
 ///
 /// An answer counts as a fail-over only if it differs from the previous answer of the same

@@ -261,8 +261,8 @@ impl<'a> WriteTransaction<'a> {
         };
         let next = last.checked_add(1).ok_or_else(|| {
             Error::corrupt(
-                "the fencing token counter is at its maximum, which no use reaches, so its row must \
-                 be damaged; restore the database",
+                "the fencing token counter is at its maximum, which normal use never reaches, so its row \
+                 must be damaged; restore the database",
             )
         })?;
         let token = self.now.max(next);

@@ -28,8 +28,8 @@ struct FileWriters {
 }
 
 /// This process's queues, by file. A file that is opened under two names has two queues. Access to
-/// such a file is less fair, and a joined transaction does not know the leases that are held under
-/// the other name.
+/// such a file is less fair, and the time limit of a joined transaction ignores the leases that are
+/// held under the other name.
 static FILES: LazyLock<Mutex<HashMap<PathBuf, Weak<FileWriters>>>> = LazyLock::new(Mutex::default);
 
 /// The write lock of one file in this process.

@@ -48,8 +48,8 @@ const LEASE_DIVISOR: u32 = 3;
 /// transaction that stays open longer is rolled back. Its call fails as `Unavailable`, and the key
 /// is free. An async action is dropped when the limit passes. A blocking action or an HTTP handler
 /// gets the error when it ends. Do slow work (calls to other services) before the transaction
-/// begins, or use longer leases. This process does not know the leases that *other* processes hold
-/// in the file. If those leases are shorter, set [`with_longest`](Self::with_longest).
+/// begins, or use longer leases. The leases that *other* processes hold in the file do not count.
+/// If those leases are shorter, set [`with_longest`](Self::with_longest).
 #[derive(Clone)]
 pub struct SqliteTxSource {
     conn: Arc<Mutex<Connection>>,
