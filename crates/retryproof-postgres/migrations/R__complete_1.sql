@@ -3,14 +3,14 @@
 -- rises: the parameters and the meaning of a generation never change, and a correction raises the revision. `migrate` never replaces a higher
 -- revision (REC-1). To use another table name, replace every `retryproof_records`. The function belongs in the schema of the table.
 
--- Completes each record by its own owner, in time or late (CMP-1, CMP-2), with one commit for all. The store calls the function when many callers
--- complete at the same time, and an application's transaction calls it for the record that joins it (CMP-7). Returns the positions of the
--- completions that took effect, counted from 1. Times are in microseconds. The function finds each row by its key, because the plan of a join
--- could read the whole table. It runs with the caller's privileges.
+-- Completes each record for its own owner, even after the lease has ended (CMP-1, CMP-2), with one commit for all. The store calls the function
+-- when many callers complete at the same time, and an application's transaction calls it for the record that joins it (CMP-7). Returns the
+-- positions of the completions that took effect, counted from 1. Times are in microseconds. The function finds each row by its key, because the
+-- plan of a join could read the whole table. It runs with the caller's privileges.
 CREATE OR REPLACE FUNCTION "retryproof_records_complete_1"(
     a_scope bytea[], a_key bytea[], a_owner bytea[], a_ttl bigint[], a_step bigint[], a_fp bytea[], a_result bytea[]
 ) RETURNS bigint[] LANGUAGE plpgsql
--- A connection keeps its plans: one made for a nearly empty table would always read the whole table.
+-- A connection keeps its plans, and a plan that was made for a nearly empty table would always read the whole table.
 SET enable_seqscan = off
 AS $complete_1$
 DECLARE

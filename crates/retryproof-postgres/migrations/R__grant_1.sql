@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT OR Apache-2.0
--- retryproof, PostgreSQL: the function that grants, generation 1. Safe to run again. Run it again whenever its revision rises: the parameters and
--- the meaning of a generation never change, and a correction raises the revision. `migrate` never replaces a higher revision (REC-1). To use
--- another table name, replace every `retryproof_records`. The function belongs in the schema of the table.
+-- retryproof, PostgreSQL: the function that grants leases, generation 1. Safe to run again. Run it again whenever its revision rises: the
+-- parameters and the meaning of a generation never change, and a correction raises the revision. `migrate` never replaces a higher revision
+-- (REC-1). To use another table name, replace every `retryproof_records`. The function belongs in the schema of the table.
 
 -- Grants a record that is new, expired, released or kept, or the caller's own record once more (ACQ-2, ACQ-7 to ACQ-10), unless another caller
 -- was faster. The statement of an acquire calls the function only if it has read no live record, so a replay starts no statement that could write.

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: MIT OR Apache-2.0
--- The data keys of sealed results, one for each subject (SEAL-3). Keep this table in another database
--- than the records, with backups of its own.
+-- The data keys of sealed results, one for each subject (SEAL-3). Keep this table in a database other
+-- than that of the records, and back it up separately.
 CREATE TABLE IF NOT EXISTS retryproof_keys (
-    -- 16 random bytes, which each sealed result contains.
+    -- 16 random bytes. Each sealed result contains the id of its key.
     id bytea NOT NULL PRIMARY KEY,
     -- HMAC-SHA-256 of the subject under the identity secret.
     subject bytea NOT NULL UNIQUE,

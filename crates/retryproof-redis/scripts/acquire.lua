@@ -1,9 +1,10 @@
 #!lua
 -- SPDX-License-Identifier: MIT OR Apache-2.0
 -- Grants a lease, or reports why not, in one step (ACQ-1, ACQ-2, ACQ-9).
--- KEYS: the record. ARGV: one argument, because each costs time: the length of the next part as a
--- byte; lease plus grace in ms; owner; the part of a new record after its takeovers.
--- Returns one of: G and the token (granted); T and the token (taken over, also when the new owner
+-- KEYS: the record. ARGV: a single argument, because each argument costs time. Its parts: the length
+-- of the next part, as a byte; lease plus grace in ms; owner; the part of a new record after its
+-- takeovers.
+-- Returns one of: G and the token (granted); T and the token (taken over, even when the new owner
 -- acquires again, ACQ-12); B, 19 digits of remaining ms, and the whole record (busy); the whole
 -- record (complete); X (the value is not one that this store writes).
 local call, sub = redis.call, string.sub

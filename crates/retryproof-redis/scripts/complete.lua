@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
 -- SPDX-License-Identifier: MIT OR Apache-2.0
--- Stores the result if the caller is the recorded owner, in time or late (CMP-1, CMP-2, CMP-3). The
--- note about the holder stays (REC-2).
+-- Stores the result if the caller is the recorded owner, even after the lease has ended (CMP-1,
+-- CMP-2, CMP-3). The note about the holder stays (REC-2).
 -- KEYS: the record, whose key is also the channel. ARGV: owner, zero grace and length of the
 -- fingerprint; ttl in ms; fingerprint and value.
 -- Returns 1 applied, 2 already applied, 0 not the owner, 3 not a value that this store writes.
--- Numbers are text: Lua's would be printed and parsed again, which costs a tenth of this script.
+-- Numbers are passed as text. A Lua number would be printed and parsed again, which costs a tenth of
+-- the script's time.
 local sub = string.sub
 -- The header, and the longest note that this version writes.
 local head = redis.call('GETRANGE', KEYS[1], '0', '118')
@@ -32,6 +33,6 @@ if #head < note then
 end
 local record = 'rp2C' .. sub(head, 5, 40) .. sub(ARGV[1], 17) .. sub(head, 56, note) .. ARGV[3]
 redis.call('SET', KEYS[1], record, 'PX', ARGV[2])
--- Without the right to the channel the completion still succeeds, and waiters poll.
+-- Without the right to the channel, the completion still succeeds, and waiters poll.
 redis.pcall('PUBLISH', KEYS[1], 'C')
 return 1

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- SPDX-License-Identifier: MIT OR Apache-2.0
--- Extends the lease from now if the caller is the recorded owner, in time or late (RUN-1, RUN-3).
+-- Extends the lease from now if the caller is the recorded owner, even after the lease has ended
+-- (RUN-1, RUN-3).
 -- KEYS: the record. ARGV: owner, lease in ms.
 -- Returns 1 applied, 0 not the owner, 3 not a value that this store writes.
 local head = redis.call('GETRANGE', KEYS[1], '0', '54')
