@@ -85,8 +85,8 @@ impl HandlerContext {
         H: Fn(Delivery) -> Fut,
         Fut: Future<Output = Result<Verdict, Poison>>,
     {
-        // `failures` counts the failed attempts, and `outages` how often in a row the store was
-        // unavailable.
+        // `failures` counts the failed attempts, and `outages` the consecutive times that the store
+        // was unavailable.
         let (mut failures, mut outages) = (0_u64, 0_u32);
         let verdict = loop {
             if stop.is_requested() {

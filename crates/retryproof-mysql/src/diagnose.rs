@@ -221,16 +221,16 @@ fn check_log<'a>(value: &impl Fn(&str) -> &'a str, findings: &mut Vec<StoreFindi
         findings.push(StoreFinding::note(
             "replication",
             "The binary log is on and semi-synchronous replication is off: if this server has \
-             replicas, a fail-over may lose the last commits, so work that was recorded as done \
+             replicas, a failover may lose the last commits, so work that was recorded as done \
              may run again.",
             "Switch semi-synchronous replication on, with the wait point AFTER_SYNC, before you \
-             rely on a fail-over.",
+             rely on a failover.",
         ));
     } else if value("rpl_semi_sync_master_wait_point").eq_ignore_ascii_case("AFTER_COMMIT") {
         findings.push(StoreFinding::warning(
             "replication",
             "The wait point of semi-synchronous replication is AFTER_COMMIT: a commit is visible \
-             before a replica has it, so a fail-over may lose a result that was returned.",
+             before a replica has it, so a failover may lose a result that was returned.",
             "Set `rpl_semi_sync_master_wait_point = AFTER_SYNC`.",
         ));
     }

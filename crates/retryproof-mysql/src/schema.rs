@@ -132,7 +132,8 @@ async fn add_audit_table(connection: &mut Connection, table: &str) -> Result<(),
     let sql = Arc::from(HAS_AUDIT_TABLE.replace(DEFAULT_TABLE, table));
     let found = connection.run(&sql, &[], ResultKind::Rows, false).await;
     let Err(error) = found.map_err(classify_at_connect) else { return Ok(()) };
-    // Without any privilege on the table, the server does not say whether the table exists.
+    // To an account without any privilege on the table, the server does not reveal whether the
+    // table exists.
     let is_hidden = lacks_privilege(&error.error);
     if !is_hidden && error.error.kind() != ErrorKind::Schema {
         return Err(error);

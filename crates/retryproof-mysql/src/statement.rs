@@ -305,9 +305,9 @@ impl Statement {
             // lease has ended. UTC_TIMESTAMP is the time at which the statement began, and SYSDATE
             // the time at which it got the row's lock. The statement adds their difference.
             // Otherwise, a heartbeat that waited for the lock would shorten the lease that a later
-            // but faster heartbeat has extended. The difference is limited to 2 s, because SYSDATE
-            // and NOW are local times, which differ by an hour if daylight saving time begins in
-            // between. Binds lease, scope, key and owner, in this order.
+            // heartbeat without a wait has already extended. The difference is limited to 2 s,
+            // because SYSDATE and NOW are local times, which differ by an hour if daylight saving
+            // time begins in between. Binds lease, scope, key and owner, in this order.
             Self::Extend => {
                 "UPDATE `retryproof_records` SET expires_at=UTC_TIMESTAMP(6)+INTERVAL ?+\
                  GREATEST(0,LEAST(2000000,TIMESTAMPDIFF(MICROSECOND,NOW(6),SYSDATE(6)))) \
@@ -458,8 +458,8 @@ impl StatementTexts {
         &self.texts[statement as usize]
     }
 
-    /// Returns a DELETE that takes the keys of `rows` records and deletes those that are still
-    /// expired (STO-4). Binds the scope and the key of each record in turn.
+    /// Returns a DELETE that takes the keys of `rows` records, and deletes the records that are
+    /// still expired (STO-4). Binds the scope and the key of each record in turn.
     pub(crate) fn purge(&self, rows: usize) -> Arc<str> {
         let keys = vec!["(scope=? AND k=?)"; rows.max(1)].join(" OR ");
         Arc::from(format!(

@@ -88,8 +88,8 @@ pub struct PostgresConfig {
     pub(crate) identity_secret: Option<IdentitySecret>,
 }
 
-/// The largest value. Hex digits double the length of a value, so this is half of the server's
-/// limit for one message, minus 64 KiB for the rest of the message.
+/// The largest size of a value, in bytes. Hex digits double the length of a value, so this is half
+/// of the server's limit for one message, minus 64 KiB for the rest of the message.
 const MAX_VALUE: usize = (1 << 29) - (64 << 10);
 
 impl PostgresConfig {

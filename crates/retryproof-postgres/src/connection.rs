@@ -19,8 +19,7 @@ use crate::config::Source;
 use crate::error::{Failure, classify};
 use crate::statement::bound::{BoundStatement, ParamList, Returns};
 
-/// How many times the detection of a pooler reads the server process id of each of its two
-/// connections.
+/// How many times to read the server process id of each of two connections, to detect a pooler.
 const DETECTION_ROUNDS: u32 = 2;
 
 /// The settings of the store's own connections. A prepared statement is planned once, possibly

@@ -170,7 +170,7 @@ fn check_settings(settings: &PgRow, findings: &mut Vec<StoreFinding>) -> Result<
             "replication",
             format!(
                 "The server has {standbys} standby connections, and commits wait for none of them: \
-                 a fail-over may lose the last commits, so work that was recorded as done may run \
+                 a failover may lose the last commits, so work that was recorded as done may run \
                  again."
             ),
             "Set `synchronous_standby_names`, and promote only a standby that every commit waited \
@@ -182,7 +182,7 @@ fn check_settings(settings: &PgRow, findings: &mut Vec<StoreFinding>) -> Result<
             format!(
                 "`synchronous_commit` is `{commit}`, so a commit does not wait until a standby has \
                  written it to disk, although `synchronous_standby_names` names a standby: a \
-                 fail-over may lose the last commits."
+                 failover may lose the last commits."
             ),
             "Set `synchronous_commit = on`.",
         ));

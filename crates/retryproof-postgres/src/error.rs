@@ -106,7 +106,7 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
              `retryproof::migrate(url)`, or `PostgresConfig::migrate()` if only this crate is used",
         ),
         "42501" => (Unexpected, LACKS_PRIVILEGE),
-        // The kind is `Unavailable`, because after a fail-over the next connection can reach the
+        // The kind is `Unavailable`, because after a failover the next connection can reach the
         // new primary.
         "25006" => (
             Unavailable,

@@ -102,8 +102,9 @@ impl Inspect for PostgresStore {
     }
 }
 
-/// The maximum number of times that an intervention is sent. If the statement changes no row, a
-/// read looks for the reason. If the record has changed in between, the intervention is sent again.
+/// The maximum number of times that an intervention is sent. If the statement changes no row, the
+/// store reads the record to find the reason. If the record has changed in between, the store sends
+/// the intervention again.
 const FORCE_ATTEMPTS: u32 = 3;
 
 impl PostgresStore {

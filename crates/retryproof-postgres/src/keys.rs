@@ -208,7 +208,7 @@ fn key_row(row: &PgRow) -> Result<KeyRow> {
     Ok(KeyRow { id: KeyId(column(row, 0, "id")?), subject: column(row, 1, "subject")?, wrapped })
 }
 
-/// Runs `work`, which belongs to the start-up, under a time limit.
+/// Runs start-up work under a time limit.
 async fn in_time<T>(config: &PostgresConfig, work: impl Future<Output = T>) -> Result<T> {
     let limit = config.connect_timeout.max(config.call_timeout);
     timeout(limit, work).await.map_err(|_| {

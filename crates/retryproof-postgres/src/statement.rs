@@ -3,7 +3,7 @@
 //! bodies are in `migrations/`.
 //!
 //! This file has over 400 lines because each statement's text is beside its rules, and many of the
-//! statements share the text of the clock.
+//! statements share the SQL that reads the clock.
 
 pub(crate) mod bound;
 

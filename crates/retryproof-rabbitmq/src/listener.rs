@@ -143,7 +143,7 @@ impl RabbitmqListener {
                     state.ramp.connection_lost();
                     // Reset the count of failures only if a message was answered over this
                     // connection. A message that the driver cannot decode breaks each new
-                    // connection at once, and must not reset the count each time.
+                    // connection immediately, and must not reset the count each time.
                     if context.replies.answered() > before {
                         failures = 0;
                     }

@@ -78,7 +78,8 @@ impl Topology {
     /// `amqps://` without the feature `tls`; `Unavailable` if the broker cannot be reached.
     ///
     /// # Cancel safety
-    /// If the future is dropped, only one of the queues may exist. Call `declare` again.
+    /// If the future is dropped, it is possible that only one of the queues exists. Call `declare`
+    /// again.
     pub async fn declare(&self, url: &str) -> Result<()> {
         let url = BrokerUrl::parse(url, &self.roots)?;
         let connection = BrokerConnection::open(&url, "retryproof: declare").await?;

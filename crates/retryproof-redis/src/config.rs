@@ -151,7 +151,7 @@ impl RedisConfig {
     }
 
     /// Makes each grant and completion wait until `replicas` replicas have acknowledged the write
-    /// (`WAIT`), but no longer than `timeout`. A fail-over then loses fewer records. If too few
+    /// (`WAIT`), but no longer than `timeout`. A failover then loses fewer records. If too few
     /// replicas acknowledge in time, the call fails as `Unavailable`. With this setting, grants and
     /// completions queue on a separate connection. An acquire takes two round trips, because it
     /// reads the record first. Connecting fails for more than 1,000 replicas, or for a timeout of

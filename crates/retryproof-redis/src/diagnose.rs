@@ -287,7 +287,7 @@ fn check_settings(
         findings.push(StoreFinding::warning(
             "min-replicas-to-write",
             "`min-replicas-to-write` is 0: a primary that is cut off keeps acknowledging writes, \
-             and a fail-over loses them.",
+             and a failover loses them.",
             "Set `min-replicas-to-write 1` and `min-replicas-max-lag 10`.",
         ));
     }

@@ -92,7 +92,7 @@ fn mark(answer: Value) -> Result<Option<i64>> {
 }
 
 /// Whether the prefix has a record whose key is not a digest. If all keys are digests, the records
-/// can belong to a store with hashed identities that lost its mark in a fail-over.
+/// can belong to a store with hashed identities that lost its mark in a failover.
 async fn has_plain_records(executor: &Executor) -> Result<bool, Failure> {
     let prefix = &executor.config().prefix;
     let is_plain = |key: &Value| match key {

@@ -27,7 +27,7 @@ pub fn clock_skew(sent: u64, store: u64, received: u64) -> Option<StoreFinding> 
             "clock",
             format!(
                 "The store's clock is {:.1} s {which} the clock of this machine. The store's clock \
-                 decides when leases and results end; after a fail-over, a server with another \
+                 decides when leases and results end; after a failover, a server with another \
                  clock ends them early or late, and times in logs do not match.",
                 by.as_secs_f64()
             ),

@@ -46,7 +46,7 @@ pub enum Outage {
     Stall,
 }
 
-/// One call, as a plan sees it before the store does.
+/// One call, as it is passed to a plan before it reaches the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Call {

@@ -200,7 +200,7 @@ impl Subject {
         self.paused
     }
 
-    /// Lets time pass only for the runtime, at once.
+    /// Lets time pass only for the runtime, without waiting.
     ///
     /// # Panics
     /// On a runtime of several threads, whose clock cannot be shifted.

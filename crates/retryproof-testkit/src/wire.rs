@@ -155,7 +155,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// Forwards one connection until a side closes it or the proxy cuts it.
+/// Forwards one connection until either side closes it or the proxy cuts it.
 async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiver<u64>) {
     let Ok(mut server) = TcpStream::connect(shared.target).await else { return };
     // Send small packets immediately, as the drivers do on their side.

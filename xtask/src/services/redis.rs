@@ -41,7 +41,7 @@ pub(super) fn group(site: &Site, tools: &Tools) -> io::Result<Vec<Server>> {
     Ok(group)
 }
 
-/// Waits until every sentinel sees the whole group: only then has a fail-over a quorum and a
+/// Waits until every sentinel sees the whole group: only then has a failover a quorum and a
 /// replica.
 pub(super) fn settle(group: &[Server], bound: Duration) -> Result<(), Failure> {
     let seen = format!(",slaves={},sentinels={}", REPLICAS.len(), SENTINELS.len());

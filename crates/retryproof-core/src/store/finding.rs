@@ -8,7 +8,7 @@ use std::fmt;
 pub enum Severity {
     /// The finding is only information. Nothing has to change.
     Note,
-    /// A crash, a fail-over or a higher load may lose records or delay calls.
+    /// A crash, a failover or a higher load may lose records or delay calls.
     Warning,
     /// Calls fail, records may be lost without a crash, or a crash may lose all records.
     Error,

@@ -43,7 +43,7 @@ pub(crate) fn completion_params<'a>(
 }
 
 /// The length of a value, for binding. Statements do not compute the length, because in an
-/// application's session, `LENGTH(result)` could measure the former result.
+/// application's session, `LENGTH(result)` could measure the result that the statement replaces.
 pub(crate) fn length(value: &[u8]) -> Param<'static> {
     Param::Int(i64::try_from(value.len()).unwrap_or(i64::MAX))
 }

@@ -161,8 +161,8 @@ impl RequeuePublisher {
     }
 }
 
-/// Replaces `too_large` with a lost connection. The error occurred before this copy was sent, so it
-/// is about another copy.
+/// Replaces a `too_large` error with the error for a lost connection. The `too_large` error
+/// occurred before this copy was sent, so it is about another copy.
 fn not_this_copy(error: Error) -> Error {
     if too_large(&error).is_some() { connection_lost() } else { error }
 }

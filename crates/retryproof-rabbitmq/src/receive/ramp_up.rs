@@ -20,7 +20,8 @@ const RAISED_AFTER: Duration = Duration::from_secs(10);
 pub(crate) struct PrefetchRamp {
     max: u16,
     current: u16,
-    /// The prefetch when the connection was lost. One of this many messages may have ended it.
+    /// The prefetch when the connection was lost. One of the prefetched messages may have broken
+    /// the connection.
     suspects: u64,
     /// The prefetch rises when the listener has sent this many answers in total, or at the
     /// deadline.

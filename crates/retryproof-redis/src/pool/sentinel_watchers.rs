@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SentinelWatchers`]: one watcher for each sentinel, so that the store follows a fail-over
+//! [`SentinelWatchers`]: one watcher for each sentinel, so that the store follows a failover
 //! immediately.
 
 use std::sync::atomic::Ordering;
@@ -63,12 +63,12 @@ async fn watch(locator: Weak<PrimaryLocator>, at: usize, service: String) {
 /// Subscribes to announcements, queries the address, and then follows the announcements. In this
 /// order, no move is missed in between. Returns when the connection ends.
 ///
-/// An answer counts as a fail-over only if it differs from the previous answer of the same
-/// sentinel. The first answer does not count, because the sentinel may be behind or cut off from
-/// the others. Instead, if that answer differs from the known primary, all sentinels are queried
-/// again, beginning with the sentinel that answered last. A sentinel therefore moves the store only
-/// when its answer changes, which happens only in a fail-over. Reconnecting to a sentinel that
-/// still reports the old primary does not move the store back.
+/// An answer counts as a failover only if it differs from the previous answer of the same sentinel.
+/// The first answer does not count, because the sentinel may be behind or cut off from the others.
+/// Instead, if that answer differs from the known primary, all sentinels are queried again,
+/// beginning with the sentinel that answered last. A sentinel therefore moves the store only when
+/// its answer changes, which happens only in a failover. Reconnecting to a sentinel that still
+/// reports the old primary does not move the store back.
 async fn listen(
     locator: &Weak<PrimaryLocator>,
     at: usize,

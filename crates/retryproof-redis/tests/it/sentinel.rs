@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fail-overs of a private Sentinel group: the store follows them without a restart, and the test
+//! Failovers of a private Sentinel group: the store follows them without a restart, and the test
 //! counts what they lose.
 
 mod answers;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::support::server::{Group, Server};
 use crate::support::{LONG, ask, completion, config, execute, grant, id, replay, request};
 
-/// Longer than a fail-over takes. A sentinel that a loaded machine delays for 2 s pauses for 30 s.
+/// Longer than a failover takes. A sentinel that a loaded machine delays for 2 s pauses for 30 s.
 const PATIENCE: Duration = Duration::from_secs(75);
 
 /// Acquires a new key as soon as a server grants one.
@@ -55,7 +55,7 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
     execute(&*store, &id("done"), "result").await;
     replicated(&group.servers[0]).await;
 
-    // This waiter starts before the fail-over.
+    // This waiter starts before the failover.
     let waiter = tokio::spawn({
         let (store, held) = (Arc::clone(&store), held.clone());
         async move {
@@ -70,7 +70,7 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
             }
         }
     });
-    // These calls run throughout the fail-over. The test records which of them were acknowledged.
+    // These calls run throughout the failover. The test records which of them were acknowledged.
     let stop = Arc::new(AtomicBool::new(false));
     let done = Arc::new(AtomicUsize::new(0));
     let load = tokio::spawn({
@@ -183,7 +183,7 @@ async fn sto_1_a_sentinel_less_is_enough() {
     execute(&store, &id("k"), "x").await;
     group.servers[0].kill();
     until_granted(&store, "after").await;
-    // Continue only after the fail-over has ended: if a sentinel dies during a fail-over, the group
+    // Continue only after the failover has ended: if a sentinel dies during a failover, the group
     // may not recover, whatever the client does.
     let settled = async |sentinel: &Server| {
         let told: Vec<String> = ask(&mut sentinel.stranger().await, "SENTINEL master main").await;

@@ -19,8 +19,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::folder::Folder;
 
-/// The time limit of a start. A broker takes seconds to start, and many seconds on a busy machine,
-/// but a broker that takes this long is stuck.
+/// How long a start may take. A broker starts within seconds, or many seconds on a busy machine, so
+/// a broker that takes this long is stuck.
 const READY_WITHIN: Duration = Duration::from_secs(180);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 

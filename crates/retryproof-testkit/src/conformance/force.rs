@@ -296,7 +296,7 @@ pub async fn ops_4_a_resolved_record_is_replayed(s: &Subject) {
 }
 
 /// A resolve without a fingerprint keeps the fingerprint of the grant, so that a retry with another
-/// request is still refused. Only an `immediate` store may lose this fingerprint.
+/// request is still refused. Only a store whose profile is `immediate` may lose this fingerprint.
 pub async fn ops_4_a_resolve_keeps_the_fingerprint(s: &Subject) {
     let id = s.id("k");
     let (holder, token) = s.dead(&id).await;
@@ -431,7 +431,7 @@ pub async fn ops_3_a_release_races_a_takeover(s: &Subject) {
 }
 
 /// A resolve races with a live holder's completion. One of the two wins, and both answers show
-/// which.
+/// which one.
 pub async fn ops_3_a_resolve_races_a_completion(s: &Subject) {
     for round in 0..ROUNDS {
         let id = s.id(&format!("k{round}"));

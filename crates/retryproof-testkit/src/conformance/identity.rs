@@ -46,7 +46,7 @@ async fn are_apart(s: &Subject, identities: &[Identity]) {
     }
 }
 
-/// The same key in two scopes has two records, and so do two keys in one scope.
+/// One key in two scopes has two records, and two keys in one scope have two records.
 pub async fn id_1_scope_and_key_name_a_record_together(s: &Subject) {
     let pairs = [("a", "k"), ("b", "k"), ("a", "l"), ("b", "l"), ("k", "a")];
     are_apart(s, &pairs.map(|(scope, key)| s.identity(scope, key))).await;

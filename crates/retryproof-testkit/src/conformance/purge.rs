@@ -114,7 +114,8 @@ async fn ten_expired_results(s: &Subject) -> Vec<Identity> {
     ids
 }
 
-/// A batch never exceeds the limit. A batch below the limit means that no expired record is left.
+/// A purge never deletes more records than its limit. If it deletes fewer, no expired record is
+/// left.
 pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     s.purge_all().await;
     let ids = ten_expired_results(s).await;
@@ -135,8 +136,8 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
 }
 
 /// If a purge continues where the previous purge stopped, it must also return to records that were
-/// live when the previous purge passed them. A batch below the limit must mean that no expired
-/// record is left.
+/// live when the previous purge passed them. If a purge deletes fewer records than its limit, no
+/// expired record may be left.
 pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     s.purge_all().await;
     let passed = s.id("passed");

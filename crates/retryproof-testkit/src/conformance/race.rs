@@ -22,8 +22,8 @@ async fn all<T: Send + 'static>(
     answers
 }
 
-/// Sends `call` and eight acquires concurrently. `at` of the acquires are sent before `call`.
-/// Returns the answer to `call`, the grants, and how many acquires got a result.
+/// Sends eight acquires and `call` concurrently: first `at` of the acquires, then `call`, then the
+/// other acquires. Returns the answer to `call`, the grants, and how many acquires got a result.
 async fn beside_takers<T: Send + 'static>(
     s: &Subject,
     id: &retryproof_core::Identity,

@@ -16,8 +16,8 @@ use crate::subject::Subject;
 const RECORDS: usize = 30;
 
 impl Subject {
-    /// Returns the size of a page. Pages are small, unless other subjects' records would then need
-    /// too many pages.
+    /// Returns a small page size, or a large one if small pages would be too many because of other
+    /// subjects' records.
     async fn page(&self) -> usize {
         let stats = self.store().stats().await.expect("the stats should be readable");
         let records = stats.expect("the store should support inspection").records;
@@ -140,7 +140,7 @@ pub async fn ops_1_deletions_hide_no_other_record(s: &Subject) {
 }
 
 /// A scan with any limit, even with 0, finds a record and reaches its end. If other subjects have
-/// many records, a scan in small pages is followed only for a while.
+/// many records, the case stops a scan in small pages before its end.
 pub async fn ops_1_every_limit_leads_to_the_end(s: &Subject) {
     granted(s.caller(&s.id("k")).acquire(LONG).await);
     for (limit, most) in [(0, 2_000), (1, 2_000), (usize::MAX, usize::MAX)] {

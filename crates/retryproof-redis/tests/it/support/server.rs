@@ -208,7 +208,7 @@ impl Group {
         group
     }
 
-    /// Waits until every sentinel sees the whole group: before that, a fail-over finds no quorum or
+    /// Waits until every sentinel sees the whole group: before that, a failover finds no quorum or
     /// no replica.
     async fn settle(&self) {
         tokio::time::timeout(PATIENCE, async {
