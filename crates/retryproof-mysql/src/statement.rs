@@ -304,10 +304,10 @@ impl Statement {
             // RUN-1, CMP-2: extends the lease if the caller still owns the record, even if the
             // lease has ended. UTC_TIMESTAMP is the time at which the statement began, and SYSDATE
             // the time at which it got the row's lock. The statement adds their difference.
-            // Otherwise, a heartbeat that waited for the lock would shorten the lease that a later
-            // heartbeat without a wait has already extended. The difference is limited to 2 s,
-            // because SYSDATE and NOW are local times, which differ by an hour if daylight saving
-            // time begins in between. Binds lease, scope, key and owner, in this order.
+            // Otherwise, a heartbeat that waited for the lock would shorten a lease that a later
+            // heartbeat, which did not wait, has already extended. The difference is limited to 2
+            // s, because SYSDATE and NOW are local times, which differ by an hour if daylight
+            // saving time begins in between. Binds lease, scope, key and owner, in this order.
             Self::Extend => {
                 "UPDATE `retryproof_records` SET expires_at=UTC_TIMESTAMP(6)+INTERVAL ?+\
                  GREATEST(0,LEAST(2000000,TIMESTAMPDIFF(MICROSECOND,NOW(6),SYSDATE(6)))) \

@@ -204,10 +204,9 @@ impl NatsListenerBuilder {
     }
 
     /// Sets how long a fetch request stays open while there are no messages. The default is 2 s. A
-    /// stop waits until the open request ends. Otherwise, the server would redeliver a message that
-    /// it sends to this request only when the message's `ack_wait` has passed. The stop gives back
-    /// the messages whose handler has not started, and the server redelivers them after this
-    /// timeout.
+    /// stop waits until the open request ends. Otherwise, a message that the server sends to this
+    /// request would be redelivered only after its `ack_wait`. The stop gives back the messages
+    /// whose handler has not started, and the server redelivers them after this timeout.
     pub fn fetch_timeout(mut self, timeout: Duration) -> Self {
         self.fetch_timeout = timeout.clamp(Duration::from_millis(100), Duration::from_secs(60));
         self

@@ -65,8 +65,8 @@ pub fn lacks_privileges(missing: &[&str], grant: impl Into<String>) -> Option<St
     })
 }
 
-/// Returns a finding if the store was set up with another identity secret than the program's, or if
-/// only one of the two has a secret (ID-5). `checked` is what
+/// Returns a finding if the store was set up with an identity secret other than the program's, or
+/// if only one of the two has a secret (ID-5). `checked` is what
 /// [`MetaRows::check_secret`](crate::MetaRows::check_secret) or
 /// [`IdentitySecret::check`](retryproof_core::IdentitySecret::check) returned.
 #[must_use]

@@ -16,8 +16,8 @@ use crate::subject::Subject;
 const RECORDS: usize = 30;
 
 impl Subject {
-    /// Returns a small page size, or a large one if small pages would be too many because of other
-    /// subjects' records.
+    /// Returns a small page size, or a large one if other subjects' records would fill too many
+    /// small pages.
     async fn page(&self) -> usize {
         let stats = self.store().stats().await.expect("the stats should be readable");
         let records = stats.expect("the store should support inspection").records;

@@ -140,8 +140,8 @@ pub async fn acq_10_tokens_grow_in_the_order_of_grants(s: &Subject) {
     assert!(order.0 > 0, "no caller was granted a lease");
 }
 
-/// Tokens grow even if the grants come through different handles on the same data, as with
-/// processes that start and end.
+/// Tokens grow even if the grants come through different handles on the same data, as when
+/// processes start and end.
 pub async fn acq_10_tokens_grow_over_handles(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
