@@ -504,7 +504,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use retryproof_core::Identity;
+    use retryproof_core::clock::ManualClock;
+    use retryproof_core::store::Completion;
+    use retryproof_core::{Blob, Identity};
+
+    const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
     fn a_shard_forgets_a_scope_with_its_last_record() {
@@ -524,5 +528,85 @@ mod tests {
             );
         }
         assert_eq!((shard.scopes.len(), shard.counts()), (0, (0, 0, 0)));
+    }
+
+    /// A shard with two records, one in progress and one complete. Returns their owners.
+    fn two(time: &StoreTime, budget: &Budget, ids: &[Identity; 2]) -> (Shard, [OwnerId; 2]) {
+        let mut shard = Shard::new(1, 0, time.ahead());
+        let owners = [OwnerId::new(), OwnerId::new()];
+        for (id, owner) in ids.iter().zip(owners) {
+            let req = AcquireRequest::new(owner, SECOND, SECOND);
+            assert!(shard.first(id, &req, time.read(), budget).is_ok());
+        }
+        let expires = time.nanos(time.read()) + 1_000_000_000;
+        let done = Completion::new(Blob::from(vec![7; 9]), SECOND, None);
+        let mut built = Some(Done::build(owners[1], expires, ids[1].key(), &done));
+        let hash = bucket_hash(&ids[1]);
+        let ended = shard.complete(&ids[1], hash, owners[1], (&mut built, expires), budget);
+        assert_eq!(ended.0, Some(FencedWrite::Applied));
+        (shard, owners)
+    }
+
+    #[test]
+    fn id_1_identities_with_one_hash_stay_apart() {
+        let (time, budget) = (StoreTime::new(None), Budget::new(100, 100_000, 1));
+        let id = |scope: &str, key: &str| {
+            Identity::of(retryproof_core::Scope::new(scope.to_owned()).unwrap(), key).unwrap()
+        };
+        let ids = [id("scope", "busy"), id("scope", "done")];
+        let (mut shard, owners) = two(&time, &budget, &ids);
+        for (kept, owner) in ids.iter().zip(owners) {
+            let key = kept.key().expose();
+            let others = [
+                id("scope", "ysub"),
+                id("scope", &key[..3]),
+                id("scope", &format!("{key}s")),
+                id("other", key),
+            ];
+            let hash = bucket_hash(kept);
+            assert!(shard.find(kept, hash).is_some());
+            for other in &others {
+                assert_eq!(shard.find(other, hash), None, "{key}");
+                let replay = shard.replay_at_once(other, hash, time.read());
+                assert!(matches!(replay, Err(None)), "{key}");
+                let mut unused = None;
+                let (ended, _) = shard.complete(other, hash, owner, (&mut unused, 0), &budget);
+                assert_eq!(ended, Some(FencedWrite::NotOwner), "{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn sto_1_a_record_counts_its_slot_its_parts_and_two_reference_counts() {
+        let (time, budget) = (StoreTime::new(None), Budget::new(100, 100_000, 1));
+        let ids = ["busy", "done"].map(|key| Identity::of("scope", key).unwrap());
+        let (mut shard, owners) = two(&time, &budget, &ids);
+        let counts = 2 * size_of::<usize>() as u64;
+        let (key, value) = (4, 9);
+        let header = 16 + 8 + 8 + 2 + 1; // owner, token, expiry, lengths of key and fingerprint
+        let done = SLOT_BYTES + header + key + value + counts;
+        let busy = SLOT_BYTES + size_of::<Busy>() as u64 + key + counts;
+        assert_eq!(shard.counts(), (2, 1, busy + done));
+        let (released, _) = shard.release(&ids[0], bucket_hash(&ids[0]), owners[0], &budget);
+        assert_eq!(released, FencedWrite::Applied);
+        assert_eq!(shard.counts(), (1, 0, done));
+    }
+
+    #[test]
+    fn sto_4_a_sweep_is_due_after_a_record_has_expired_and_not_before() {
+        let clock = ManualClock::new();
+        let time = StoreTime::new(Some(Arc::new(clock.clone())));
+        let budget = Budget::new(100, 100_000, 1);
+        let ids = ["busy", "done"].map(|key| Identity::of("scope", key).unwrap());
+        let (mut shard, _) = two(&time, &budget, &ids);
+        let due = shard.due(&time);
+        let now = time.nanos(time.read());
+        assert!(now < due && due <= now + 1_000_000_000, "{due} at {now}");
+        shard.last_token = 8;
+        assert!(!shard.is_sweep_due(time.read(), &time));
+        clock.advance(10 * SECOND);
+        assert!(shard.is_sweep_due(time.read(), &time));
+        shard.last_token = 9;
+        assert!(!shard.is_sweep_due(time.read(), &time), "only every eighth grant sweeps");
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use retryproof_core::clock::ManualClock;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, Inspect, LiveLease, Peeked, Purge,
-    StoreStats,
+    AcquireRequest, Acquired, Completion, FencedWrite, Force, ForceRequest, Forced, Grant,
+    HolderNote, Inspect, LiveLease, Peeked, Purge, StoreStats,
 };
 use retryproof_core::{
     Blob, CodecId, ErrorKind, FencingToken, IdempotencyStore, Identity, Opened, OwnerId, Payload,
@@ -156,6 +156,41 @@ fn sto_1_the_bound_on_bytes_refuses_grants_but_never_a_completion() {
         ready(store.complete(&id(9), req.owner, &completion(&[0; 10_001], HOUR))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
     assert!(!format!("{error:?} {error}").contains("key 9"), "ID-4");
+}
+
+#[test]
+fn cmp_9_a_value_of_exactly_the_limit_is_kept() {
+    let done = completion(&[7; 2_000], HOUR);
+    let store = MemoryStore::builder().max_bytes(done.value.len() as u64).build();
+    let req = request(HOUR, HOUR);
+    let token = grant(&store, &id(0), &req).token;
+    let resolve = ForceRequest::resolve(&id(0), token, done.clone()).even_if_live();
+    assert!(matches!(ready(store.force(&id(0), &resolve)), Ok(Forced::Applied)));
+    let forget = ForceRequest::forget(token);
+    assert!(matches!(ready(store.force(&id(0), &forget)), Ok(Forced::Applied)));
+    grant(&store, &id(0), &req);
+    assert_eq!(ready(store.complete(&id(0), req.owner, &done)).unwrap(), FencedWrite::Applied);
+}
+
+#[test]
+fn sto_1_keys_are_spread_over_the_shards() {
+    let store = MemoryStore::new();
+    for n in 0..2_000 {
+        grant(&store, &id(n), &request(HOUR, HOUR));
+    }
+    let used = store.shards.iter().filter(|shard| shard.0.lock().counts().0 > 0).count();
+    assert!(used > store.shards.len() / 2, "{used} of {} shards", store.shards.len());
+}
+
+#[test]
+fn acq_9_acq_12_a_repeated_first_acquire_with_a_note_is_no_takeover() {
+    let store = MemoryStore::new();
+    let req = request(HOUR, HOUR);
+    let note = HolderNote::new(req.owner, HOUR, None, "host:1");
+    let req = req.with_holder(Some(note));
+    let first = grant(&store, &id(0), &req);
+    let again = grant(&store, &id(0), &req);
+    assert_eq!((again.token, again.took_over), (first.token, false));
 }
 
 #[test]

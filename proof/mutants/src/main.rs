@@ -40,6 +40,8 @@ struct Wanted {
     count: usize,
     /// Tests at the same time.
     jobs: usize,
+    /// Whether the mutants without a switch are left out.
+    quick: bool,
 }
 
 fn main() -> ExitCode {
@@ -58,13 +60,14 @@ fn main() -> ExitCode {
 }
 
 fn wanted(arguments: &[String]) -> Result<Wanted, String> {
-    let mut wanted = Wanted { subjects: Vec::new(), seed: 1, count: 300, jobs: 3 };
+    let mut wanted = Wanted { subjects: Vec::new(), seed: 1, count: 300, jobs: 3, quick: false };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--seed" => wanted.seed = number(argument, arguments.next())?,
             "--count" => wanted.count = number(argument, arguments.next())?,
             "--jobs" => wanted.jobs = number(argument, arguments.next())?,
+            "--quick" => wanted.quick = true,
             name => wanted.subjects.push(Subject::of(name)?),
         }
     }
@@ -81,8 +84,7 @@ fn number<N: std::str::FromStr>(option: &str, value: Option<&String>) -> Result<
 
 /// Runs every wanted crate, and returns what is wrong with its result.
 fn all(wanted: &Wanted) -> Result<Vec<String>, String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let root = root.canonicalize().map_err(|error| error.to_string())?;
+    let root = std::env::current_dir().map_err(|error| error.to_string())?;
     let text = fs::read_to_string(root.join(EXCUSED)).map_err(|e| format!("{EXCUSED}: {e}"))?;
     let excused = record::excused(&text)?;
     let mut problems = Vec::new();
@@ -114,7 +116,7 @@ fn one(
         left.len()
     );
     if !left.is_empty() {
-        test(root, subject, wanted.jobs, &drawn, &left, &mut record)?;
+        test(root, subject, wanted, &drawn, &left, &mut record)?;
     }
     let mut problems: Vec<_> =
         record.report(subject.name, &all, excused, CAUGHT).into_iter().collect();
@@ -127,7 +129,7 @@ fn one(
 fn test(
     root: &Path,
     subject: &Subject,
-    jobs: usize,
+    wanted: &Wanted,
     drawn: &[Mutant],
     left: &BTreeSet<usize>,
     record: &mut Record,
@@ -145,7 +147,7 @@ fn test(
         drawn.len() - built.switched.len() - built.impossible.len()
     );
     let notes = folder.join("reached");
-    let tests = Tests::measure(&built.programs, tree.folder(), &notes, jobs)?;
+    let tests = Tests::measure(&built.programs, tree.folder(), &notes, wanted.jobs)?;
     let failed = Mutex::new(None);
     let record = Mutex::new(record);
     let done = |number: usize, end: End| {
@@ -161,7 +163,7 @@ fn test(
     let (switched, alone): (Vec<usize>, Vec<usize>) =
         viable.into_iter().partition(|number| built.switched.contains(number));
     tests.judge(&switched, done);
-    for number in alone {
+    for number in alone.into_iter().filter(|_| !wanted.quick) {
         let mutant = &drawn[number];
         let near = built.switched.iter().filter(|&&other| drawn[other].file == mutant.file);
         let end = match tree.build_with(mutant)? {

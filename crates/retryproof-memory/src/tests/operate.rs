@@ -2,9 +2,7 @@
 //! Tests what the conformance kit does not check about scans and interventions: cursors, slots,
 //! bytes, and the reclaiming of a changed record.
 
-use retryproof_core::store::{
-    Force, ForceRequest, Forced, HolderNote, RecordState, RecordSummary, ScanCursor, ScanPage,
-};
+use retryproof_core::store::{RecordState, RecordSummary, ScanCursor, ScanPage};
 
 use super::*;
 
@@ -16,6 +14,7 @@ fn all(store: &MemoryStore, limit: usize) -> Vec<Identity> {
     let mut found = Vec::new();
     let mut page = scan(store, None, limit);
     loop {
+        assert!(page.records.len() <= limit.max(1), "OPS-1: {page:?} for {limit}");
         found.extend(page.records.iter().map(|record| record.id.clone()));
         match page.next {
             Some(next) => page = scan(store, Some(&next), limit),
