@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Unsupported,
     /// The store's tables are missing or have a different version (STO-3).
     Schema,
-    /// The store is full and refuses new keys (STO-1).
+    /// The store is full (STO-1). It refuses new keys. The engine repeats the calls of holders (CMP-3).
     Full,
     /// The value is larger than the store accepts (CMP-9).
     TooLarge,

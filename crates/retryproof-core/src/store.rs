@@ -19,7 +19,8 @@
 //! - Write nothing for a replay, a peek or a busy answer (ACQ-8).
 //! - Return [`NotOwner`](FencedWrite::NotOwner) and [`Busy`](Acquired::Busy) as answers, not as
 //!   errors. An `Err` means that the store could not answer, cannot read the record, or has reached
-//!   a limit. The engine retries only [`Unavailable`](crate::ErrorKind::Unavailable).
+//!   a limit. The engine retries [`Unavailable`](crate::ErrorKind::Unavailable), and repeats a
+//!   heartbeat, a completion or a release after [`Full`](crate::ErrorKind::Full), too.
 //! - A store may offer hashed identities (ID-5). Its [profile](StoreProfile::identity_secret) then
 //!   has the secret, and [`SharedStore`] replaces the key in each call by a digest. The store
 //!   records the secret's [mark](IdentitySecret::mark) when it is set up, and calls
@@ -264,8 +265,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// `NotOwner`, and nothing changes (CMP-2).
     ///
     /// # Errors
-    /// `Unavailable` if the outcome is unknown; `TooLarge` if the value exceeds the store's limit
-    /// (CMP-9).
+    /// `Unavailable` if the outcome is unknown; `Full` if there is no space at the moment, and
+    /// nothing has changed; `TooLarge` if the value exceeds the store's limit (CMP-9).
     ///
     /// # Atomicity
     /// The change is one step: a dropped call took effect either completely or not at all, and

@@ -71,8 +71,8 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
         ),
         ffi::SQLITE_FULL => (
             Full,
-            "the disk is full, or the database's page limit is reached; free space, or purge \
-             expired records",
+            "the disk is full, or the database's page limit is reached; free space on the disk (a \
+             purge needs some, too), or raise the limit",
         ),
         ffi::SQLITE_IOERR => (
             Unavailable,

@@ -322,8 +322,8 @@ pub(super) async fn release_until(
     repeat_until(store, || until, || store.release(identity, owner)).await
 }
 
-/// Sends a call. While the store is unavailable, repeats the call until the time `until`. The call
-/// must be safe to send twice.
+/// Sends a call. While the store is unavailable or full, repeats the call until the time `until`. The
+/// call must be safe to send twice.
 pub(super) async fn repeat_until<F>(
     store: &StoreClient,
     until: impl Fn() -> Instant,
@@ -335,7 +335,10 @@ where
     let mut failures = 0;
     loop {
         match call().await {
-            Err(error) if error.kind() == ErrorKind::Unavailable && store.now() < until() => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Full)
+                    && store.now() < until() =>
+            {
                 failures += 1;
                 tracing::debug!(%error, failures,
                     "a store call that ends a lease failed and will be repeated");

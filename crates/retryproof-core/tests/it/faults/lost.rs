@@ -2,14 +2,18 @@
 //! Answers that are lost: at the acquire, the completion and the release.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::listener::{Reason, Verdict};
-use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, SharedStore, StoreProfile};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, FencedWrite, SharedStore, StoreProfile,
+};
 use retryproof_core::{
-    Acquiring, Acquisition, Attempt, CompletionFailurePolicy, Error, ErrorKind, ExecuteError,
-    IdempotencyEngine, IdempotencyStore, Identity, Lease, Outcome, OwnerId, Recorded, Result,
+    Acquiring, Acquisition, Attempt, CodecId, CompletionFailurePolicy, CompletionResult, Error,
+    ErrorKind, ExecuteError, IdempotencyEngine, IdempotencyStore, Identity, Lease, Outcome,
+    OwnerId, Payload, Recorded, Result,
 };
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::{Entry, Fault, Operation, Said};
@@ -219,6 +223,73 @@ async fn run_4_a_failing_release_never_hides_the_actions_error() {
     let next = lab.call(ctx("k", 3 * LEASE), NOW).await;
     assert!(next.is_executed() && next.took <= LEASE + 100 * MS, "free at expiry: {next:?}");
     lab.is_at_rest().await;
+}
+
+/// A store that has no space for extends, completions and releases while `full` is set.
+#[derive(Debug)]
+struct NoSpace {
+    inner: SharedStore,
+    full: Arc<AtomicBool>,
+}
+
+impl NoSpace {
+    fn check(&self) -> Result<()> {
+        match self.full.load(Ordering::SeqCst) {
+            true => Err(Error::new(ErrorKind::Full, "no space")),
+            false => Ok(()),
+        }
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl IdempotencyStore for NoSpace {
+    retryproof_testkit::forward!(inner: acquire, peek, wait_for_change, profile);
+
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
+        self.check()?;
+        self.inner.extend(id, owner, lease).await
+    }
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        of: &Completion,
+    ) -> Result<FencedWrite> {
+        self.check()?;
+        self.inner.complete(id, owner, of).await
+    }
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
+        self.check()?;
+        self.inner.release(id, owner).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_3_run_4_what_finds_no_space_is_repeated_until_there_is_some() {
+    let full = Arc::new(AtomicBool::new(false));
+    let store = NoSpace { inner: MemoryStore::new().into(), full: Arc::clone(&full) };
+    let engine = IdempotencyEngine::new(SharedStore::new(store));
+    for key in ["released", "completed"] {
+        let Acquisition::Granted(held) = engine.try_acquire(&ctx(key, LEASE)).await.unwrap() else {
+            panic!("{key} was not granted")
+        };
+        full.store(true, Ordering::SeqCst);
+        let call = tokio::spawn(async move {
+            if key == "released" {
+                return held.release().await.is_ok();
+            }
+            let value = Payload::new(CodecId::BYTES, 1, &b"kept"[..]);
+            matches!(held.complete(value).await, CompletionResult::Recorded)
+        });
+        sleep(LEASE / 4).await;
+        assert!(!call.is_finished(), "{key}: it is repeated");
+        full.store(false, Ordering::SeqCst);
+        assert!(call.await.unwrap(), "{key}: there is space again");
+    }
+    let again = engine.try_acquire(&ctx("completed", Duration::ZERO)).await.unwrap();
+    assert!(matches!(again, Acquisition::Complete(_)), "{again:?}");
+    let again = engine.try_acquire(&ctx("released", Duration::ZERO)).await.unwrap();
+    assert!(matches!(again, Acquisition::Granted(_)), "{again:?}");
 }
 
 /// A store that answers at once, but reports a certain number of times that the answer to an
