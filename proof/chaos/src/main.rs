@@ -13,6 +13,7 @@ mod client;
 mod engine;
 mod erased;
 mod forms;
+mod full;
 mod log;
 mod mono;
 mod nemesis;
@@ -20,6 +21,8 @@ mod open;
 mod operator;
 mod plan;
 mod planted;
+mod power;
+mod preload;
 mod proxy;
 mod random;
 mod recording;
@@ -53,6 +56,10 @@ fn main() -> ExitCode {
         Role::Supervisor => supervisor::run(plan),
         Role::Eraser => erased::run(&plan),
         Role::Sealer => sealed::run(&plan),
+        Role::Full => full::run(&plan),
+        Role::FullInside => full::inside(&plan),
+        Role::PowerLoss => power::run(&plan),
+        Role::PowerCaller => power::call(&plan).map(|()| true),
         Role::Worker | Role::Settler => worker::run(&plan).map(|()| true),
     };
     match done {

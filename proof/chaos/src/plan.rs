@@ -8,6 +8,9 @@ pub(crate) const USAGE: &str = "\
 usage: chaos [options]
        chaos erased [--store NAME] [--retries N]: searches for what is left of erased answers
        chaos sealed [--store NAME]: what a dump and the files show of sealed answers
+       chaos power [--losses N] [--synchronous full|normal] [--swallow all|folders]: what a SQLite file
+                   keeps when the power fails; swallowed syncs must be noticed
+       chaos full [--store sqlite|postgres]: what happens on a full disk
   --store NAME|URL    sqlite (default), postgres, mariadb, redis, sentinel: a server of its own, which it may kill;
                       memory: one worker, without faults; or the URL of a server that runs
   --secs N            how long the run makes faults (default 30)
@@ -57,6 +60,11 @@ pub(crate) struct Plan {
     pub(crate) began: u64,
     /// How far the engine's clock is ahead, in seconds.
     pub(crate) ahead: i64,
+    /// Power losses.
+    pub(crate) losses: u64,
+    pub(crate) synchronous: String,
+    /// Which syncs do not happen.
+    pub(crate) swallow: Option<String>,
 }
 
 /// The role of this process.
@@ -70,6 +78,13 @@ pub(crate) enum Role {
     Eraser,
     /// Seals answers, looks for them in a dump and in files, rotates, and erases a subject.
     Sealer,
+    /// Makes power losses.
+    PowerLoss,
+    /// Works on the file until it is killed.
+    PowerCaller,
+    /// Fills a disk, after it has started itself again where it can mount one.
+    Full,
+    FullInside,
 }
 
 /// `operation-timeout` of the workers' engines.
@@ -89,6 +104,10 @@ impl Plan {
             Some("settle") => Role::Settler,
             Some("erased") => Role::Eraser,
             Some("sealed") => Role::Sealer,
+            Some("power") => Role::PowerLoss,
+            Some("power-caller") => Role::PowerCaller,
+            Some("full") => Role::Full,
+            Some("full-inside") => Role::FullInside,
             _ => Role::Supervisor,
         };
         if role != Role::Supervisor {
@@ -118,6 +137,9 @@ impl Plan {
             incarnation: 0,
             began: 0,
             ahead: 0,
+            losses: 200,
+            synchronous: "full".into(),
+            swallow: None,
         };
         while let Some(option) = args.next() {
             let value = args.next().ok_or_else(|| format!("{option} needs a value"))?;
@@ -180,9 +202,23 @@ impl Plan {
             "--incarnation" => self.incarnation = value.parse().ok()?,
             "--began" => self.began = value.parse().ok()?,
             "--ahead" => self.ahead = value.parse().ok()?,
+            "--losses" => self.losses = value.parse().ok()?,
+            "--synchronous" => {
+                self.synchronous = value.into();
+                ["full", "normal"].contains(&value).then_some(())?;
+            }
+            "--swallow" => {
+                self.swallow = Some(value.into());
+                ["all", "folders"].contains(&value).then_some(())?;
+            }
             _ => return None,
         }
         Some(())
+    }
+
+    /// Whether SQLite's commits survive a power loss.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.synchronous == "full"
     }
 
     /// The options for a process of this run.

@@ -9,8 +9,10 @@
 
 mod erased;
 mod forms;
+mod full;
 mod operators;
 mod planted;
+mod power;
 mod sealed;
 mod servers;
 mod sqlite;

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Power losses on a SQLite file: what callers were told survives them (CMP-1), no result is changed
+//! (CMP-6), joined writes and their records go together (CMP-7), and tokens grow (ACQ-10). The same
+//! run fails on a disk that swallows syncs.
+//!
+//! `RETRYPROOF_LOSSES=5000` makes as many losses in each run.
+
+use std::process::Command;
+
+/// The last line of a run, and whether the run found nothing wrong.
+fn losses(count: u64, options: &[&str]) -> (Option<i32>, String) {
+    let asked = std::env::var("RETRYPROOF_LOSSES").ok();
+    let count = asked.unwrap_or_else(|| count.to_string());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chaos"));
+    command.args(["power", "--losses", &count]).args(options);
+    let output = command.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let wrong = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(&format!("{count} power losses of ")), "{said}{wrong}");
+    (output.status.code(), said)
+}
+
+/// How often the last line counts something.
+fn count(said: &str, what: &str) -> u64 {
+    let end = said.rfind(&format!(" {what}")).unwrap_or_else(|| panic!("no `{what}` in {said}"));
+    let digits = said[..end].rsplit(' ').next().and_then(|count| count.parse().ok());
+    digits.unwrap_or_else(|| panic!("no number of `{what}` in {said}"))
+}
+
+#[test]
+fn cmp_1_cmp_6_cmp_7_acq_10_full_loses_nothing_with_the_power() {
+    let (code, said) = losses(200, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(count(&said, "records told") > 100, "{said}");
+}
+
+/// "May lose the last commits", says the guide: the last ones, and nothing else.
+#[test]
+fn cmp_1_cmp_7_normal_loses_only_the_last_commits() {
+    let (code, said) = losses(100, &["--synchronous", "normal"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(count(&said, "lost") > 0, "the losses are too small to lose a commit: {said}");
+}
+
+#[test]
+fn cmp_1_a_disk_that_swallows_syncs_is_noticed() {
+    for which in ["all", "folders"] {
+        let (code, said) = losses(32, &["--swallow", which]);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(count(&said, "lost") > 0, "{said}");
+    }
+}
