@@ -21,7 +21,8 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
             return Verdict::Failed(format!("cannot start the servers: {why}"));
         }
     }
-    // The program starts the kill test from the folder where the build puts it.
+    // Build the kill test (`chaos`) too: `bite` runs the executable that is in the same build
+    // folder as its own.
     let built = Cargo::new("build --locked -p chaos -p bite").run(root);
     if !matches!(built, Ok(true)) {
         return Verdict::Failed("the programs cannot be built".into());

@@ -19,7 +19,7 @@ mod rust;
 const EDGES: [(&str, &[&str], &[&str]); 23] = [
     ("retryproof-duration", &[], &[]),
     ("retryproof-core", &["retryproof-duration"], &[KIT, MEMORY]),
-    // This store is like the others, and the tests of all adapters use it.
+    // The memory store depends only on core. The tests of core and of all adapters may use it.
     (MEMORY, &["retryproof-core"], &[KIT]),
     ("retryproof-macros", &["retryproof-duration"], &[]),
     (KIT, &["retryproof-core", MEMORY], &[]),
@@ -28,25 +28,25 @@ const EDGES: [(&str, &[&str], &[&str]); 23] = [
     // The client depends on no other crate, because a caller does not need a service's engine.
     ("retryproof-client", &[], &[]),
     ("retryproof-http", &["retryproof-core"], &[KIT, MEMORY]),
-    // This crate implements the same protocol for another framework.
+    // The actix adapter uses the protocol that `retryproof-http` implements.
     ("retryproof-actix", &["retryproof-core", "retryproof-http"], &[KIT, MEMORY]),
-    // This crate is a page on axum. It looks up keys in the form that the filter stores, and shows
-    // durations as the command does.
+    // The operators' page runs on axum. It looks up keys in the form that the HTTP filter stores,
+    // and prints durations as `retryproof-cli` does.
     ("retryproof-admin", &["retryproof-core", "retryproof-duration", "retryproof-http"], &[MEMORY]),
     ("retryproof-tower", &["retryproof-core"], &[KIT, MEMORY]),
-    // These two crates measure the same events, and core contains the parts that they share.
+    // Both metrics crates measure the same events, and core contains the parts that they share.
     ("retryproof-metrics", &["retryproof-core"], &[MEMORY]),
     ("retryproof-otel", &["retryproof-core"], &[MEMORY]),
-    // Core has the interface, and no cipher.
+    // Core contains the interface for sealing results. The cipher is in `retryproof-seal`.
     ("retryproof-seal", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-kafka", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-nats", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-sqlite", &["retryproof-core", STORE_KIT], &[KIT]),
-    // The table of keys of sealed results can be in PostgreSQL.
+    // The keys of sealed results can be in a table in PostgreSQL.
     ("retryproof-postgres", &["retryproof-core", "retryproof-seal", STORE_KIT], &[KIT]),
     ("retryproof-mysql", &["retryproof-core", STORE_KIT], &[KIT]),
-    // URLs of Redis contain durations in the usual form (CTX-4).
     ("retryproof-rabbitmq", &["retryproof-core"], &[KIT, MEMORY]),
+    // URLs of Redis contain ISO 8601 durations (CTX-4).
     ("retryproof-redis", &["retryproof-core", "retryproof-duration", STORE_KIT], &[KIT]),
     (
         FACADE,
@@ -69,14 +69,15 @@ const EDGES: [(&str, &[&str], &[&str]); 23] = [
         ],
         &[KIT],
     ),
-    // The command uses the facade. Its options take durations in the usual form (CTX-4).
+    // The command-line program uses the facade. Its options take ISO 8601 durations (CTX-4).
     ("retryproof-cli", &[FACADE, "retryproof-duration"], &[KIT]),
 ];
 const FACADE: &str = "retryproof";
 const KIT: &str = "retryproof-testkit";
 /// Published crates that the facade does not re-export, so programs depend on them directly.
 const BESIDE_THE_FACADE: [&str; 3] = ["retryproof-admin", "retryproof-metrics", "retryproof-otel"];
-/// This crate compiles sources of published crates, which name these crates.
+/// The crate `fuzz` compiles source files of published crates. These files import other crates of
+/// ours.
 const FUZZ: &str = "fuzz";
 const STORE_KIT: &str = "retryproof-store-kit";
 const MEMORY: &str = "retryproof-memory";
@@ -249,8 +250,8 @@ fn edge_problems(member: &Member, published: &BTreeSet<&str>) -> Vec<String> {
         } else if !test_only && !normal.contains(&to) {
             refuse("xtask/src/deps.rs does not allow this dependency");
         } else if test_only && dependency.requirement != "*" {
-            // The testkit depends on core. If the dependency stated a version, neither crate could
-            // be released before the other.
+            // The testkit depends on core, and core's tests depend on the testkit. If core stated a
+            // version of the testkit, neither crate could be released before the other.
             refuse("a dependency on our own test crate must state a path and no version");
         } else if kind != "dev" && !dependency.requirement.starts_with('=') {
             refuse("a dependency on our own crate must state an exact version with `=`");

@@ -31,8 +31,8 @@ const CASES: [Case; 6] = [
         compile: false,
     },
     Case {
-        // sqlx has its own SQLite driver. The default features name this driver even for users of
-        // another database.
+        // sqlx has its own SQLite driver. The default features of sqlx name this driver even for
+        // users of another database.
         name: "sqlite-beside-sqlx",
         dependencies: "retryproof-sqlite = { path = \"ROOT/crates/retryproof-sqlite\" }\nsqlx = \"0.9\"",
         lock: (true, "name = \"sqlx-sqlite\""),
@@ -46,8 +46,8 @@ const CASES: [Case; 6] = [
         compile: false,
     },
     Case {
-        // The SQLite crate of the servers' driver conflicts with the newest rusqlite, so the lock
-        // file must not contain it.
+        // The stores on servers use sqlx. Its SQLite driver conflicts with the newest rusqlite, so
+        // the lock file must not contain this driver.
         name: "servers-beside-sqlite",
         dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"full\"] \
              }\nrusqlite = { version = \"0.41\", default-features = false }",
@@ -55,8 +55,8 @@ const CASES: [Case; 6] = [
         compile: false,
     },
     Case {
-        // This user joins transactions of the older sqlx. Its default features name a SQLite driver
-        // that conflicts with ours.
+        // This user joins transactions of the older sqlx, whose default features name a SQLite
+        // driver that conflicts with ours.
         name: "servers-beside-sqlx-08",
         dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = \
              [\"postgres-sqlx-08\", \"mysql-sqlx-08\"] }\nsqlx = \"0.8\"",
@@ -64,7 +64,7 @@ const CASES: [Case; 6] = [
         compile: false,
     },
     Case {
-        // The workspace's lock file has the newest driver.
+        // The workspace's lock file has the newest driver, so test the oldest one that we allow.
         name: "oldest-driver",
         dependencies: "retryproof-sqlite = { path = \"ROOT/crates/retryproof-sqlite\" \
              }\nrusqlite = { version = \"=0.37.0\", default-features = false }",

@@ -152,7 +152,8 @@ fn named(text: &str, any_identifier: bool) -> BTreeSet<Rule> {
     rules
 }
 
-/// `acq_2_cmp_3_late_completion` begins with two rules.
+/// Returns the rules with whose ids a name begins: ACQ-2 and CMP-3 for
+/// `acq_2_cmp_3_late_completion`.
 fn leading_rules(name: &str) -> Vec<Rule> {
     let mut rules = Vec::new();
     let mut parts = name.split('_');

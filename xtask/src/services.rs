@@ -38,9 +38,10 @@ use install::Tools;
 use server::{Failure, SERVERS, Server};
 use site::Site;
 
-/// A server may start slowly on a busy machine; one that takes this long hangs.
+/// How long a server may take to become ready. A busy machine can make the start slow, but a server
+/// that takes longer than this counts as hung.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// The same limit for a server that is started again with its data.
+/// For how long a server that already has its data is started again, if it ends before it is ready.
 const AGAIN_WITHIN: Duration = Duration::from_secs(15);
 
 /// A service, which the command line can name.
@@ -58,7 +59,7 @@ pub(crate) struct Service {
 pub(crate) const SERVICES: [Service; 8] = [
     Service {
         name: "postgres",
-        programs: &["initdb", "postgres", "faketime"], // the kill tests give clients a wrong clock
+        programs: &["initdb", "postgres", "faketime"], // `faketime`: a wrong clock in kill tests
         packages: &["postgresql", "faketime"],         // any major version
         on: None,
     },
@@ -80,7 +81,7 @@ pub(crate) const SERVICES: [Service; 8] = [
         packages: &["redis-server", "openssl"],
         on: None,
     },
-    // A sentinel is the same program in another mode; the package redis-sentinel would only add a
+    // A sentinel is `redis-server` in another mode. The package redis-sentinel would only add a
     // system service.
     Service {
         name: "sentinel",
@@ -103,7 +104,7 @@ pub(crate) const SERVICES: [Service; 8] = [
     },
 ];
 
-/// This is no server of the tests: its tool checks the alerts.
+/// The tests use no Prometheus server, only its tool `promtool`, which checks the alerts.
 const PROMETHEUS: Service =
     Service { name: "prometheus", programs: &["promtool"], packages: &["prometheus"], on: None };
 

@@ -17,7 +17,7 @@ use crate::deps;
 mod licence;
 
 /// BSD-3-Clause: matchit, the router inside axum, and the Redis driver. BSL-1.0: a hash in that
-/// driver. ISC: rustls, with the TLS features alone. Unicode-3.0: tables of letters. Zlib: hash
+/// driver. ISC: rustls, which only the TLS features use. Unicode-3.0: tables of letters. Zlib: hash
 /// maps.
 const LICENCES: [&str; 8] =
     ["MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "ISC", "Unicode-3.0", "Zlib"];

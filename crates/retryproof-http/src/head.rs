@@ -10,7 +10,7 @@ use http::{Extensions, Method, Request, Uri, Version};
 
 use crate::filter::{CallerFuture, CallerHook};
 
-/// The head of a request, of any type.
+/// The head of a request, whatever type the framework uses for it.
 pub trait RequestHead {
     /// The method.
     fn method(&self) -> &Method;

@@ -241,9 +241,9 @@ fn hidden_part(code: &str) -> Option<&'static str> {
     match code.get(..2).unwrap_or_default() {
         // The texts of data and integrity errors can quote values.
         "22" | "23" => Some("values"),
-        // The texts of authentication errors can name the user, and so can the texts of connection
-        // errors, to which poolers add details. The next line covers the error for too many
-        // connections of one role.
+        // The texts of authentication errors can name the user. So can those of connection errors,
+        // to which poolers add details, and that of 53300, which also reports too many connections
+        // of one role.
         "28" | "08" => Some("the user"),
         _ if code == "53300" => Some("the user"),
         _ => None,

@@ -149,7 +149,7 @@ impl Statement {
                 remaining_us!(),
                 ",fp,result,holder FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // ACQ-4: reads a record for a waiter. Like READ, but returns no fingerprint, no value
+            // ACQ-4: reads a record for a waiter. Like `Read`, but returns no fingerprint, no value
             // and no note. Binds: 1 scope, 2 key. Returns: state, owner, token, remaining.
             Self::Peek => concat!(
                 "SELECT state,owner,token,",
@@ -178,7 +178,7 @@ impl Statement {
                 "+$4::bigint+$5::bigint-1)/$5::bigint*$5::bigint),fp=$6,result=$7 \
                  WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3"
             ),
-            // Like COMPLETE, but for many records. Each record is fenced by its owner. If one row
+            // Like `Complete`, but for many records. Each record is fenced by its owner. If one row
             // stays locked, the whole statement fails, and each completion is then sent alone.
             // Binds: 1 scopes, 2 keys, 3 owners, 4 ttls, 5 granularities, 6 fps, 7 results.
             // Returns: the positions of the completions that took effect.
@@ -186,11 +186,11 @@ impl Statement {
                 "SELECT \"retryproof_records_complete_1\"($1,$2,$3,$4,$5,$6,$7) \
                  WHERE set_config('lock_timeout','50ms',true) IS NOT NULL"
             }
-            // CMP-7: like COMPLETE, but runs on the application's connection. The statement calls
+            // CMP-7: like `Complete`, but runs on the application's connection. The statement calls
             // `complete_1`, which sets `enable_seqscan = off`. The function's plans therefore
             // depend neither on that connection's settings nor on the number of rows that the table
             // had when the plans were made. The statement returns a row if it took effect. Binds
-            // the same values in the same order as COMPLETE.
+            // the same values in the same order as `Complete`.
             Self::Join => {
                 "SELECT 1 FROM \
                  unnest(\"retryproof_records_complete_1\"(ARRAY[$1::bytea],ARRAY[$2::bytea],ARRAY[$3::bytea],ARRAY[$4::bigint],ARRAY[$5::bigint],ARRAY[$6::bytea],ARRAY[$7::bytea])) AS done"
@@ -252,7 +252,7 @@ impl Statement {
             ),
             // OPS-1: reads one page in the order of the primary key. The server uses the primary
             // key's index for the comparison of rows. Binds: 1 scope, 2 key, 3 limit. Returns: the
-            // columns of SUMMARY, scope, key.
+            // columns of `Summary`, scope, key.
             Self::Scan => concat!(
                 "SELECT state,owner,token,",
                 remaining_us!(),
@@ -261,7 +261,7 @@ impl Statement {
                 "-token,scope,key FROM \"retryproof_records\" WHERE (key,scope)>($2::bytea,$1::bytea) \
                  ORDER BY key,scope LIMIT $3::bigint"
             ),
-            // OPS-3, OPS-4: like RELEASE, but fenced by the token. The statement changes nothing
+            // OPS-3, OPS-4: like `Release`, but fenced by the token. The statement changes nothing
             // while the lease is live, unless the operator allows this. Binds: 1 scope, 2 key, 3
             // token, 4 `even_if_live`, 5 message.
             Self::ForceRelease => concat!(
@@ -277,10 +277,10 @@ impl Statement {
                 " IS NOT NULL",
                 announced!()
             ),
-            // OPS-3, OPS-4: like COMPLETE, but sets a new owner, and is fenced like FORCE RELEASE.
-            // If no fingerprint is bound, the row keeps the grant's fingerprint. The purge bucket
-            // is not rounded, because operators resolve few records. Binds: 1 scope, 2 key, 3
-            // token, 4 `even_if_live`, 5 message, 6 owner, 7 ttl, 8 fp, 9 result.
+            // OPS-3, OPS-4: like `Complete`, but sets a new owner, and is fenced like
+            // `ForceRelease`. If no fingerprint is bound, the row keeps the grant's fingerprint.
+            // The purge bucket is not rounded, because operators resolve few records. Binds: 1
+            // scope, 2 key, 3 token, 4 `even_if_live`, 5 message, 6 owner, 7 ttl, 8 fp, 9 result.
             Self::ForceResolve => concat!(
                 "WITH forced AS (UPDATE \"retryproof_records\" SET \
                  state=1,owner=$6,holder=NULL,expires_at=clock_timestamp()+$7::bigint*interval '1 \

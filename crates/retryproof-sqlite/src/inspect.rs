@@ -199,8 +199,8 @@ fn scan(
     let mut statement = conn.prepare(sql).map_err(classify)?;
     let mut rows = statement.query((scope, key, page.limit())).map_err(classify)?;
     while let Some(row) = rows.next().map_err(classify)? {
-        // SQLite sorts every text and number before every blob, so the page contains no row whose
-        // scope is text or a number.
+        // The page begins after a position whose scope is a blob, and SQLite sorts text and numbers
+        // before blobs. So the page contains no row whose scope is text or a number.
         let blob = |at: usize, field| {
             let value = row.get_ref(at).ok().and_then(|value| value.as_blob().ok());
             value.ok_or_else(|| unreadable(field))

@@ -265,7 +265,7 @@ mod tests {
     const ADDING: Schema = program(&["create", "add"], 1);
     const REMOVING: Schema = program(&["create", "add", "remove"], 2);
 
-    /// The tables that the three releases create.
+    /// The versions of the tables after the migration of each release.
     const CREATED: TableVersions = tables(1, 1);
     const ADDED_TO: TableVersions = tables(2, 1);
     const CONTRACTED: TableVersions = tables(3, 2);

@@ -22,7 +22,7 @@ impl<'a> ForTests<'a> {
         Self::begin_with(root, |_| true)
     }
 
-    /// The same for the services with the names in `wanted`.
+    /// Like [`begin`](Self::begin), but only for the services whose names `wanted` accepts.
     pub(crate) fn begin_with(root: &'a Path, wanted: impl Fn(&str) -> bool) -> (Self, Verdict) {
         let services = || SERVICES.iter().filter(|service| wanted(service.name));
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());

@@ -102,7 +102,7 @@ fn install(packages: &[&str]) -> io::Result<()> {
     }
     let install = [&["install", "-y", "--no-install-recommends"][..], packages].concat();
     apt(&install).or_else(|_| {
-        // Old package lists name files that the archive no longer has.
+        // The package lists may be old, and name files that the archive no longer has.
         apt(&["update"])?;
         apt(&install)
     })
@@ -148,7 +148,7 @@ impl Quiet {
             cluster: system.join("etc/postgresql-common/createcluster.d/retryproof.conf"),
             made: Vec::new(),
         };
-        quiet.restore(); // a killed process could not do this
+        quiet.restore(); // undoes the changes of a process that was killed
         if quiet.policy.exists() {
             fs::rename(&quiet.policy, &quiet.aside)?;
         }

@@ -28,8 +28,8 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
         tools.path("mariadb-install-db")?,
         "--no-defaults".into(),
         data.clone(),
-        // When a server starts, it removes the temporary tables of other servers from the same
-        // folder.
+        // A server that starts removes the temporary tables that it finds in this folder, so two
+        // servers must not share one.
         format!("--tmpdir={}", inside("")),
         "--auth-root-authentication-method=normal".into(),
         "--skip-test-db".into(),

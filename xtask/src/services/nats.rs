@@ -22,7 +22,8 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
     Ok(Server {
         name: "nats",
         port,
-        // Root could run this server. Its own user exists if Debian's package is installed.
+        // The server also runs as root, but does not need to. The user `nats` exists if Debian's
+        // package is installed.
         account: Account::pick(&["nats", "nobody"])?,
         files: vec![("nats.conf", settings)],
         prepare: Vec::new(),

@@ -31,8 +31,8 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
     let (dir, port) = (site.dir("postgres"), site.port("postgres"));
     let data = dir.join("data").display().to_string();
     let (initdb, postgres) = (tools.path("initdb")?, tools.path("postgres")?);
-    // No data needs a flush before the first start. Every machine has the locale C, but some lack
-    // C.UTF-8.
+    // Nothing needs to be flushed (`--no-sync`), because a new server has no data to lose. Every
+    // machine has the locale C, but some lack C.UTF-8.
     let flags =
         ["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C", "-D", &data];
     let settings = [

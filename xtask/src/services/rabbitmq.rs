@@ -56,7 +56,8 @@ fn node(site: &Site, tools: &Tools) -> io::Result<Server> {
         inside("data/cert.pem"),
         inside("data/key.pem"),
     );
-    // The script on PATH changes to another user. RabbitMQ's own folder has the real script.
+    // Do not use the `rabbitmq-server` on PATH: it is a wrapper that changes to another user. The
+    // real script is in RabbitMQ's own folder.
     let folder = tools.path("rabbitmq-env")?;
     let program = Path::new(&folder).with_file_name("rabbitmq-server").display().to_string();
     let mut command = vec!["env".to_string()];
@@ -65,16 +66,16 @@ fn node(site: &Site, tools: &Tools) -> io::Result<Server> {
         format!("ERL_EPMD_PORT={}", site.port(EPMD)),
         "ERL_EPMD_ADDRESS=127.0.0.1".into(),
         "RABBITMQ_NODENAME=retryproof@localhost".into(),
-        // Other nodes would connect to this port. It can have the number of the AMQP port, because
-        // it is on another address.
+        // The port for connections from other nodes. It can have the number of the AMQP port,
+        // because it is on another address.
         format!("RABBITMQ_DIST_PORT={port}"),
         format!("RABBITMQ_CONFIG_FILE={}", inside("rabbitmq.conf")),
         format!("RABBITMQ_ENABLED_PLUGINS_FILE={}", inside("plugins")),
         format!("RABBITMQ_MNESIA_BASE={}", inside("data/mnesia")),
         format!("RABBITMQ_LOG_BASE={}", inside("data/log")),
         format!("RABBITMQ_PID_FILE={}", inside("data/pid")),
-        // With this setting, the script becomes the node instead of waiting for it. The node needs
-        // no terminal in either case.
+        // With this setting, the script's process becomes the node instead of waiting for it. The
+        // node needs no terminal in either case.
         "RABBITMQ_ALLOW_INPUT=1".into(),
         program,
         "-noinput".into(),

@@ -173,7 +173,7 @@ impl Server {
                 .spawn()
                 .map_err(|error| io::Error::other(format!("cannot run {}: {error}", words[0])))?;
             if let Some(mut pipe) = child.stdin.take() {
-                // If the program ended early, its status shows this.
+                // Ignore the error: if the program ended early, its exit status shows this.
                 drop(pipe.write_all(input.as_bytes()));
             }
             let status = child.wait()?;

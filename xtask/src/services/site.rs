@@ -170,7 +170,8 @@ impl Site {
         }
         for kind in kinds {
             let dir = self.dir(kind.name);
-            // Children of a killed server may still write for a moment.
+            // Repeat the removal, because children of a killed server may still write files for a
+            // moment.
             let gone = until(KILLED_WITHIN, || {
                 (!dir.exists() || fs::remove_dir_all(&dir).is_ok()).then_some(())
             });

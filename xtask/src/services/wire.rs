@@ -120,13 +120,14 @@ pub(super) fn epmd(port: u16) -> io::Result<()> {
     }
 }
 
-/// Checks RabbitMQ: it begins the conversation only when all of it has started.
+/// Checks RabbitMQ: it answers the protocol header only after all of its parts have started.
 pub(super) fn rabbitmq(port: u16) -> io::Result<()> {
     let mut stream = connect(port)?;
     stream.write_all(b"AMQP\0\0\x09\x01")?;
     let mut frame = [0; 11];
     stream.read_exact(&mut frame)?;
-    // The frame has these parts: a method on channel 0, the length, and `connection.start`.
+    // The answer has to be a frame of these parts: a method on channel 0, the length, and
+    // `connection.start`.
     let starts = frame[..3] == [1, 0, 0] && frame[7..] == [0, 10, 0, 10];
     if starts { Ok(()) } else { Err(io::Error::other("it does not send `connection.start`")) }
 }

@@ -30,7 +30,7 @@ pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + 
 /// use retryproof_core::listener::{AnyDelivery, Poison, Reason, guarded};
 ///
 /// #[derive(Clone)]
-/// struct Delivery(&'static str); // that of a listener
+/// struct Delivery(&'static str); // stands for the `Delivery` of a listener's crate
 /// # impl AnyDelivery for Delivery {
 /// #     fn payload(&self) -> &[u8] { self.0.as_bytes() }
 /// #     fn context(&self) -> Result<IdempotencyContext, Poison> {

@@ -208,7 +208,8 @@ mod tests {
         assert!(!format!("{named:?}").contains("canary"), "{named:?}");
         assert_eq!(named.context(b"").expect("a context").subject(), Some("canary"));
         assert_eq!(about(|| None).context(b"").expect("a context").subject(), None);
-        // A result about an unknown person could not be erased with the person's other results.
+        // The message is refused if its subject cannot be read, because its result could not be
+        // erased with the subject's other results.
         let panicked = about(|| panic!("planted"));
         assert_eq!(panicked.context(b"").map(drop), Err(Poison::Unreadable));
         let no_key = call(MessageOptions::default(), || None).about(|| panic!("planted"));

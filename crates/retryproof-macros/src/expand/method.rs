@@ -156,7 +156,8 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     quote!(#call.completion(#rp::CompletionFailurePolicy::#policy))
 }
 
-/// Emits a clone of the engine, because the body may move the value that contains the engine.
+/// Emits an expression that clones the engine, because the function's body may move the value that
+/// contains the engine.
 fn provider(kind: &TokenStream, common: &Common, keyed: &Keyed) -> TokenStream {
     let rp = private(common.root.as_ref());
     match &keyed.engine {

@@ -213,8 +213,9 @@ mod tests {
         let locator = locator();
         let reports = locator.reports();
         let first = locator.reached(&at(1), reports);
-        // The sentinels answered another connection at the same time. The same address is accepted.
-        // A different address is refused, because that answer can be the older of the two.
+        // The sentinels answered another connection at the same time. If that answer names the
+        // address that is already in use, it is accepted. If it names a different address, it is
+        // refused, because it can be the older of the two answers.
         assert_eq!(locator.reached(&at(1), reports), first);
         assert_eq!(
             locator.reached(&at(2), reports),
@@ -230,7 +231,7 @@ mod tests {
         let moved = locator.epoch();
         assert_eq!(locator.reached(&at(1), reports), None);
         assert_eq!(locator.reached(&at(2), reports), Some(moved));
-        // The result is the same if the announcement repeats a known address.
+        // The attempt is also refused if the sentinels announce the address that is already in use.
         let reports = locator.reports();
         locator.announced(at(2));
         assert_eq!(locator.reached(&at(1), reports), None);
