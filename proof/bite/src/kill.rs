@@ -47,13 +47,13 @@ pub(crate) fn run(options: &Options, store: &str, defect: Option<Defect>) -> Cel
     cell
 }
 
-/// The program beside this one, where `cargo xtask bite` has built it.
+/// The program `chaos`, which `cargo xtask bite` has built in the same folder as this one.
 fn chaos() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     own.with_file_name("chaos")
 }
 
-/// The rules whose rows count violations.
+/// The rules whose rows in the report count violations.
 fn broken(report: &str) -> Vec<&str> {
     let rows = report.lines().filter(|line| line.trim_end().ends_with("VIOLATIONS"));
     rows.filter_map(|line| line.split_whitespace().next()).collect()

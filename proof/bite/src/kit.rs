@@ -10,7 +10,7 @@ use crate::Cell;
 use crate::expected::Expected;
 use crate::subject;
 
-/// Runs the cases that should catch the defect; without one, those of all defects.
+/// Runs the cases that should catch the defect. Without a defect, runs the cases for all defects.
 pub(crate) fn run(store: &str, defect: Option<Defect>) -> Cell {
     let wanted: Vec<&str> = match defect {
         Some(defect) => Expected::cases(defect).to_vec(),
@@ -21,7 +21,7 @@ pub(crate) fn run(store: &str, defect: Option<Defect>) -> Cell {
             Defect::ALL.iter().filter(kept).flat_map(|d| Expected::cases(*d)).copied().collect()
         }
     };
-    // A case that fails because its server is missing has caught nothing.
+    // Without its server, a case would fail, and would seem to have caught the defect.
     if let Err(why) = subject::reach(store) {
         return Cell::Empty(why);
     }

@@ -20,7 +20,7 @@ fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("retryproof-bite-{}", std::process::id()))
 }
 
-/// Removes the file.
+/// Removes the folder of this run's SQLite file.
 pub(crate) fn clean_up() {
     let _ = std::fs::remove_dir_all(folder());
 }

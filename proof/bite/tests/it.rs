@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The part of the table that the gate runs: the kit on the embedded stores. The rest would take
-//! too long there.
+//! The part of the table that `cargo xtask test` runs: the kit on the embedded stores. The other
+//! parts would take too long.
 
 use std::process::Command;
 

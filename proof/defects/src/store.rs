@@ -20,18 +20,18 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::Defect;
 
-/// How long a waiter without wake-ups pauses between two reads: the longest pause that a store may
-/// make.
+/// How long a waiter that is not woken pauses between two reads: the longest pause that ACQ-4
+/// allows.
 const POLL: Duration = Duration::from_millis(50);
 /// How long an unfinished record lasts if a purge takes it too early.
 const BRIEF: Duration = Duration::from_millis(1);
-/// The time between the read of a free key and its take, if these are two steps.
+/// The time between reading that a key is free and taking the key, with [`Defect::GetThenSet`].
 const BETWEEN: Duration = Duration::from_millis(2);
-/// The only token, if there is only one.
+/// The token of every grant, with [`Defect::RepeatedToken`].
 const TOKEN: FencingToken = FencingToken::new(1);
 
-/// A store that breaks one promise, or none. Clones share what they have seen. Another value has
-/// seen only its own calls, as in another process.
+/// A store that breaks one promise, or none. Clones share what they have seen. A store that is
+/// opened separately has seen only its own calls, like one in another process.
 #[derive(Clone)]
 pub struct Defective {
     inner: SharedStore,
@@ -64,7 +64,7 @@ impl Defective {
         match self.defect {
             Some(Defect::EarlyPurge) => req.ttl = BRIEF,
             Some(Defect::EarlyTakeover) => req.lease /= 2,
-            // With the owner in the note, every reader of the record can find it.
+            // Write the owner into the note, so that every reader of the record can find the owner.
             Some(Defect::NoOwnerCheck | Defect::GetThenSet) => {
                 req.holder = Some(HolderNote::new(req.owner, req.lease, None, &hex(req.owner)));
             }
@@ -216,7 +216,8 @@ impl IdempotencyStore for Defective {
             Some(Defect::NoHeartbeat) => return Ok(FencedWrite::Applied),
             Some(Defect::LateHeartbeat) => {
                 let (inner, id) = (self.inner.clone(), id.clone());
-                // The heartbeat was due when half of the lease was over.
+                // The heartbeat is sent when half of the lease is over. After this pause, the lease
+                // has ended.
                 tokio::spawn(async move {
                     sleep(lease * 3 / 5).await;
                     let _: Result<FencedWrite> = inner.extend(&id, owner, lease).await;

@@ -7,7 +7,8 @@
 //! runs a target on them; the same seed gives the same inputs. An input with a new kind of result
 //! joins the corpus of the run.
 
-// These sources belong to other crates, which run the tests in them.
+// This crate has no unit tests of its own. The sources in `product` belong to other crates, which
+// run the tests in them.
 #![cfg(not(test))]
 
 mod corpus;

@@ -56,9 +56,9 @@ gate! {
     http_10_retry_after "retry-after" GATE;
 }
 
-/// Each target reads a megabyte, made of any input of its corpus, in less than two seconds. That is
-/// ten times as long as the slowest target needs, and much less than a target needs whose time
-/// grows with the square of the length.
+/// Each target reads a megabyte, made of any input of its corpus, in less than two seconds. The
+/// slowest target needs a tenth of that. A target whose time grows with the square of the length
+/// would need much more.
 #[test]
 fn no_target_takes_more_than_linear_time() {
     catch_panics();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Slot::force`]: what an operator may do to a record (OPS-3, OPS-4).
 //!
-//! The protocol's transition function does not use it; the oracle of the kill tests does.
+//! The judge of the kill tests uses it (S18). The protocol's transition function does not.
 
 use crate::slot::{Done, Owner, Record, Slot, Tick, Token, Value};
 

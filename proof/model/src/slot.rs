@@ -81,7 +81,7 @@ pub enum Record {
 pub enum Op {
     /// Grants a lease, or says why not.
     Acquire {
-        /// Who asks.
+        /// The owner that wants the lease.
         owner: Owner,
         /// The length of the lease.
         lease: Tick,
@@ -94,14 +94,14 @@ pub enum Op {
     Look,
     /// Extends the lease (RUN-1).
     Extend {
-        /// Whose lease.
+        /// The owner of the lease.
         owner: Owner,
         /// The new length, from now.
         lease: Tick,
     },
     /// Stores the result (CMP-1).
     Complete {
-        /// Who completes.
+        /// The owner that completes.
         owner: Owner,
         /// The result.
         value: Value,
@@ -110,7 +110,7 @@ pub enum Op {
     },
     /// Deletes the record of an action that failed (RUN-4).
     Release {
-        /// Whose lease.
+        /// The owner of the lease.
         owner: Owner,
     },
     /// Removes the record if it has expired (STO-4).

@@ -8,7 +8,7 @@ use crate::slot::{Answer, Fenced, Op, Owner, Print, Record, Slot, Tick, Token, V
 /// The last lease that was granted and not released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
-    /// Whose.
+    /// The owner that got the lease.
     pub owner: Owner,
     /// Its token.
     pub token: Token,
@@ -25,7 +25,7 @@ pub struct Holder {
 /// The value that was accepted in this epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Accepted {
-    /// By whom.
+    /// The owner that completed.
     pub owner: Owner,
     /// The value.
     pub value: Value,

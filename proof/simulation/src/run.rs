@@ -146,7 +146,7 @@ async fn run(
     nemesis.rest(&ground).await
 }
 
-/// Applies a strike to the run.
+/// Applies the strikes to the run.
 struct Nemesis {
     log: Log,
     processes: Vec<(u32, Option<Process>)>,

@@ -27,7 +27,7 @@ pub(crate) enum Strike {
     Purge,
 }
 
-/// A world.
+/// The world of a seed.
 #[derive(Debug)]
 pub(crate) struct Setting {
     pub(crate) processes: usize,
@@ -50,13 +50,14 @@ pub(crate) struct Setting {
 impl Setting {
     pub(crate) fn draw(random: &mut Random) -> Self {
         let (processes, callers) = (random.within(2..9), random.within(1..4));
-        // The more callers there are, the shorter the run, so that stories stay short enough for
-        // S18.
+        // The more callers there are, the shorter the run, because S18 can search only short
+        // stories.
         let longest = (7_000 / (processes * callers)).clamp(400, 2_500);
         let length_ms = random.within(longest / 2..longest);
         let shortest = one_of(random, &[40, 100, 300]);
         let lease_ms = (shortest, one_of(random, &[350, 600, 2_000]));
-        // In calm worlds the bounds of time are strict, and L4 has no excuse.
+        // A calm world has no late calls, failing calls or outages, so its bounds of time are
+        // strict, and nothing excuses a lost lease (L4).
         let (is_calm, is_near) = (random.percent(35), random.percent(20));
         let usual = one_of(random, &[0, 2, 12]);
         let (late, per_mille) =
@@ -81,17 +82,19 @@ impl Setting {
         for _ in 0..random.within(0..4) {
             setting.strikes.push((random.within(0..length_ms), Strike::Purge));
         }
-        // A strike that lasts longer than the run ends with the run.
+        // Drop the strikes that come after the end of the run, because the end also ends every
+        // outage.
         setting.strikes.retain(|(at, _)| *at < length_ms);
         setting.strikes.sort_by_key(|(at, _)| *at);
         if !is_calm && !is_near {
-            // A wait can get no answer, and the pause after a failed wait grows to 500 ms.
+            // Faults lengthen waits: a wait can get no answer, and the pause after a failed wait
+            // grows to 500 ms.
             setting.slack_ms = longest + lease_ms.1 + 2 * OPERATION_TIMEOUT_MS + 2 * late + 1_000;
         }
         setting
     }
 
-    /// One outage after the other. Returns the length of the longest outage.
+    /// Draws outages that follow one another. Returns the length of the longest outage.
     fn draw_outages(&mut self, random: &mut Random) -> u64 {
         let (mut at, mut longest) = (0, 0);
         for _ in 0..random.within(0..4) {
@@ -119,7 +122,7 @@ impl Setting {
     }
 }
 
-/// The number, brought below the bound.
+/// The number modulo the bound.
 fn below(bound: usize, number: u64) -> usize {
     usize::try_from(number).unwrap_or(0) % bound
 }

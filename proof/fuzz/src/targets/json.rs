@@ -42,7 +42,8 @@ pub fn check(input: &[u8], canonical: Canonical) -> u64 {
     let again = serde_json::from_slice::<Value>(&written);
     let again = again.unwrap_or_else(|error| panic!("wrote no JSON: {error}: {}", shown()));
     assert!(same(&read, &again), "another value: {}", shown());
-    // serde_json reads some doubles inexactly, even those that are written as long integers.
+    // Compare only values without doubles, because serde_json reads some doubles inexactly, even
+    // those that are written as long integers.
     if exact(&read) {
         let sorted = serde_json::to_vec(&read).unwrap_or_default();
         if let Some(other) = canonical(&sorted) {
@@ -60,7 +61,7 @@ fn depth(value: &Value) -> u32 {
     }
 }
 
-/// Whether each number in the value is one that `serde_json` reads exactly.
+/// Whether the value has no double, so that `serde_json` has read each number exactly.
 fn exact(value: &Value) -> bool {
     match value {
         Value::Number(number) => !number.is_f64(),

@@ -59,7 +59,7 @@ pub fn check(input: &[u8], parse: Parse) -> u64 {
     kind((about(key.len()), line.first() == Some(&b'"'), line.contains(&b'\\')))
 }
 
-/// The parser reads the quoted form as another crate does.
+/// Checks that the parser reads the quoted form as the crate `sfv` does.
 fn compare(line: &[u8], parsed: &Result<Option<Vec<u8>>, String>) {
     let mut trimmed = line;
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = trimmed {
@@ -77,7 +77,8 @@ fn compare(line: &[u8], parsed: &Result<Option<Vec<u8>>, String>) {
         (Some(text), Err(_)) => {
             assert!(text.len() > 255 || text.trim().is_empty(), "RFC 9651 reads the key");
         }
-        // The parser does not decode a byte sequence in a parameter, which has no meaning anyway.
+        // The parser does not decode byte sequences (`:…:`) in parameters, which have no meaning
+        // here. It therefore accepts invalid ones.
         (None, Ok(_)) => assert!(trimmed.contains(&b':'), "RFC 9651 does not read the key"),
         (None, Err(_)) | (Some(_), Ok(None)) => {}
     }

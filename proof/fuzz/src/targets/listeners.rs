@@ -49,8 +49,8 @@ fn check(call: &MessageCall, key: &str, body: &[u8]) -> u64 {
     kind((call.key().is_ok(), about(key.len()), key.is_ascii()))
 }
 
-/// The first line is the key. Each byte pair after it is a header, by type, and the rest is the
-/// body.
+/// The first line is the key. The second line contains the values of headers, in chunks of 9 bytes.
+/// The rest is the body.
 pub(super) fn rabbitmq(input: &[u8]) -> u64 {
     let (key, rest) = halves(input);
     let (values, body) = halves(rest);

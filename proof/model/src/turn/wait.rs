@@ -51,7 +51,7 @@ impl Step<'_> {
                         let answer = self.call(self.client(client).identity, 0, Op::Look);
                         self.meet(client, deadline, answer)
                     }
-                    // If a look was lost, the client has not looked yet.
+                    // The look was lost, so nothing changes: the client still has to look.
                     (true, _) => None,
                 }
             }
@@ -148,8 +148,8 @@ impl Step<'_> {
     fn meet_result(&mut self, client: u8, value: Value, stored: Option<Print>) -> Option<()> {
         let Client { print, identity, phase, .. } = self.client(client);
         let waited = matches!(phase, Phase::Waiting { refused: false, .. });
-        // FP-1, FP-2: compare the fingerprints before the value is decoded. Both sides have a
-        // fingerprint here.
+        // FP-1, FP-2: compare the fingerprints before the value is decoded. In this model, every
+        // caller and every record has a fingerprint.
         if stored.is_some_and(|stored| stored != print) && !self.flawed(Defect::PrintIgnored) {
             if self.flawed(Defect::MismatchAfterRun) {
                 return self.enter(client, Phase::Granted);
@@ -184,8 +184,8 @@ impl Step<'_> {
         self.pass_on(identity, awake)
     }
 
-    /// ACQ-5: a waiter that was to look for all, and leaves without having acquired, passes the
-    /// wake-up on.
+    /// ACQ-5: if the waiter that looks on behalf of all waiters leaves without having acquired, it
+    /// passes the wake-up on.
     pub(super) fn pass_on(&mut self, identity: u8, was_awake: bool) -> Option<()> {
         let shared = self.rules.bounds.wakeup == Wakeup::One;
         if shared && was_awake && !self.flawed(Defect::WakeKept) && self.sleepers(identity) {

@@ -143,8 +143,8 @@ impl Step<'_> {
         self.flawed(Defect::DoubtHangs) && matches!(phase, Phase::CompleteDoubt { .. })
     }
 
-    /// Ends the call with a release, which may be lost. The callers that sleep on this caller's
-    /// look are woken either way.
+    /// Ends the call with a release, which may be lost. If this caller was to look on behalf of
+    /// sleeping callers, it passes the wake-up on either way.
     pub(super) fn let_go(&mut self, client: u8, fate: Fate, outcome: Outcome) -> Option<()> {
         let Client { owner, identity, phase, .. } = self.client(client);
         match fate {

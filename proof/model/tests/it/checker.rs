@@ -34,8 +34,8 @@ pub(crate) struct Walk {
     protocol: Protocol,
     /// The sights that must be reachable in these bounds.
     expected: Sights,
-    // The checker replaces a discovery by each later one. The first is the shortest, so it is
-    // reported only once.
+    // The checker replaces a discovery by each later one. The first discovery has the shortest
+    // path, so these flags let only the first one count.
     told_wrong: AtomicU32,
     told_sights: AtomicU32,
     /// What the steps from the last state show. It is cached, because each property reads it for
@@ -101,8 +101,8 @@ impl Model for Walk {
 
     fn next_state(&self, node: &Node, action: Action) -> Option<Node> {
         let next = self.node(self.protocol.step(&node.state, action)?);
-        // A tick that changes nothing for any caller is no step; otherwise no state would be the
-        // last one.
+        // A tick that changes nothing for any caller does not count as a step. Otherwise, every
+        // state would have a next state, and no path would end.
         (next.name != node.name).then_some(next)
     }
 

@@ -96,7 +96,7 @@ fn cmp_2_run_3_calls_of_a_lost_owner_change_nothing() {
 fn cmp_3_completing_twice_is_success() {
     let (slot, answers) = play(&[(0, acquire(FIRST)), (1, complete(FIRST)), (2, complete(FIRST))]);
     assert_eq!(answers[2], Answer::Fenced(Fenced::AlreadyDone));
-    // CMP-6: it does not extend the ttl.
+    // CMP-6: the repeated completion does not extend the ttl.
     assert_eq!(slot.step(10, Op::Look).1, Answer::Absent);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2: with a hint at the middleware
+// ANN-2: the message suggests the middleware instead
 use retryproof::actix::idempotent;
 
 #[idempotent(http, engine = filter)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2: an expression, not its text
+// ANN-2: `fingerprint` takes an expression, not a string that contains one
 use retryproof::{IdempotencyEngine, Rejected, idempotent};
 
 #[idempotent(key = id, fingerprint = "amount", engine = engine)]

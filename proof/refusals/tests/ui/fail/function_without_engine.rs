@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2, ANN-3: there is no global engine
+// ANN-2, ANN-3: a function has to name its engine, because there is no global engine
 use retryproof::idempotent;
 
 #[idempotent(key = id)]

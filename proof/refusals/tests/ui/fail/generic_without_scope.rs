@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-1: instantiations of a function have one path, and would share their records
+// ANN-1: all instantiations have the same path, so they would share their records
 use std::fmt::Display;
 
 use retryproof::{IdempotencyEngine, Rejected, idempotent};

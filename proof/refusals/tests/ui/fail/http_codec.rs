@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2: the response is stored without a codec
+// ANN-2: the filter stores the response without a codec
 use retryproof::idempotent;
 
 #[idempotent(http, codec = retryproof::BytesCodec)]

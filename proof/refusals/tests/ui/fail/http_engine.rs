@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2: the filter brings its engine
+// ANN-2: an endpoint uses the engine of its filter
 use retryproof::idempotent;
 
 #[idempotent(http, engine = ENGINE)]

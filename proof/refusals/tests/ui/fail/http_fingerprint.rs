@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2: the filter takes the fingerprint of the request
+// ANN-2: the filter computes the fingerprint from the request
 use retryproof::idempotent;
 
 #[idempotent(http, fingerprint = body)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2: with a hint at the layer
+// ANN-2: the message suggests the layer instead
 use retryproof::idempotent;
 
 #[idempotent(http)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2: an answer states its own fate
+// ANN-2: a response, not the attribute, says whether the key is held
 use retryproof::idempotent;
 
 #[idempotent(http, hold_when = |error| error)]

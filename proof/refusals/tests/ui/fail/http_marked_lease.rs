@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2: an endpoint extracts its lease
+// ANN-2: an endpoint gets its lease from an extractor, without `#[lease]`
 use retryproof::idempotent;
 
 #[idempotent(http)]

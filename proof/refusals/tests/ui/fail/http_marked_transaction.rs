@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2, CMP-7: an endpoint joins by an extractor
+// ANN-2, CMP-7: an endpoint gets its transaction from an extractor, without `#[tx]`
 use retryproof::idempotent;
 
 struct Tx;

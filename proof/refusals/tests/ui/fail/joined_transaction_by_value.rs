@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2, CMP-7: the engine owns the transaction and lends it
+// ANN-2, CMP-7: the engine owns the transaction, and the function only borrows it
 use retryproof::{JoinedEngine, Rejected, idempotent};
 
 struct Tx;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2, CMP-7: the record joins one
+// ANN-2, CMP-7: the record is written in one transaction
 use retryproof::{JoinedEngine, Rejected, idempotent};
 
 struct Tx;

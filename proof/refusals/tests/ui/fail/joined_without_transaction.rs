@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2, CMP-7: there has to be a transaction to join
+// ANN-2, CMP-7: a joined call needs an argument with `#[tx]`
 use retryproof::{IdempotencyEngine, idempotent};
 
 struct Orders {

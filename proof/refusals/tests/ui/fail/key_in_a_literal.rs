@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2: an expression, not its text
+// ANN-2: `key` takes an expression, not a string that contains one
 use retryproof::{IdempotencyEngine, idempotent};
 
 struct Orders {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// RUN-4: a call has one lease
+// RUN-4: a call has only one lease
 use retryproof::{IdempotencyEngine, Lease, Rejected, idempotent};
 
 #[idempotent(key = id, engine = engine)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2: a function that cannot report in flight
+// ANN-2: the return type cannot report that another call is in flight
 use retryproof::{IdempotencyEngine, idempotent};
 
 struct Orders {

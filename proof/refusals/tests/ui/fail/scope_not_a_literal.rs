@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2, ID-3: a scope is code, not data
+// ANN-2, ID-3: the scope has to be a literal
 use retryproof::idempotent;
 
 const SCOPE: &str = "payments";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2, HTTP-15: one call is never guarded twice
+// ANN-2, HTTP-15: a call is guarded only once
 use retryproof::idempotent;
 
 #[idempotent(http, scope = "first")]

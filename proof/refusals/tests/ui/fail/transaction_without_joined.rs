@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2, CMP-7: a transaction that nothing joins
+// ANN-2, CMP-7: `#[tx]` needs `completion = "joined"`
 use retryproof::{JoinedEngine, Rejected, idempotent};
 
 struct Tx;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-3: a blocking function takes a `blocking::Engine`
+// ANN-3: a blocking function needs a `blocking::Engine`
 use retryproof::{IdempotencyEngine, Rejected, idempotent};
 
 #[idempotent(key = id, engine = engine)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2: a value that this codec does not carry
+// ANN-2: this codec cannot encode this type of value
 use retryproof::{BytesCodec, IdempotencyEngine, Rejected, idempotent};
 
 #[idempotent(key = id, engine = engine, codec = BytesCodec)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-3: a missing engine is a compile error with a message of ours
+// ANN-3: the message says that this type does not provide an engine
 use retryproof::{Rejected, idempotent};
 
 #[idempotent(key = id, engine = name)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-1: the fingerprint is of what the value serializes to, and type-checked where it stands
+// ANN-1: the value has to implement `Serialize`; the error points at the expression
 use retryproof::{IdempotencyEngine, Rejected, idempotent};
 
 struct Order {

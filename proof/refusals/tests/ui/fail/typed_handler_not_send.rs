@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-3: the place is the function, not the attribute
+// ANN-3: the error points at the function, not at the attribute
 use std::rc::Rc;
 
 use retryproof::idempotent;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-3: the place is the return type, not the attribute
+// ANN-3: the error points at the return type, not at the attribute
 use retryproof::idempotent;
 
 struct Receipt;

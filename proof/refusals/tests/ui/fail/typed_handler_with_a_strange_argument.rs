@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-3: every argument is an extractor
+// ANN-3: every argument of an endpoint has to be an extractor
 use axum::Router;
 use axum::routing::post;
 use retryproof::http::IdempotencyFilter;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// RUN-4: `hold_when` is a function of the error that the function returns
+// RUN-4: `hold_when` takes the function's own error type
 use retryproof::{IdempotencyEngine, Rejected, idempotent};
 
 struct Other;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-3, CMP-7: an engine that opens no transactions
+// ANN-3, CMP-7: a joined call needs a `JoinedEngine`, which opens transactions
 use retryproof::{IdempotencyEngine, Rejected, idempotent};
 
 struct Tx;

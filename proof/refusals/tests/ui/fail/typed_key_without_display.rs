@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-1: the key is shown by `Display`, and type-checked where it stands
+// ANN-1: the key has to implement `Display`; the error points at the expression
 use retryproof::{IdempotencyEngine, Rejected, idempotent};
 
 struct Event {

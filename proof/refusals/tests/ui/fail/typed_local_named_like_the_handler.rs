@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The endpoint is a unit struct, so its name is a constant in patterns.
+// An endpoint is a unit struct, so its name in a pattern is a constant, not a new variable.
 use retryproof::idempotent;
 
 #[idempotent(http)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// CMP-7: what opens the transactions is known to the compiler
+// CMP-7: the compiler refuses a pool that cannot open transactions
 use retryproof::{IdempotencyEngine, MemoryStore};
 
 struct Pool;

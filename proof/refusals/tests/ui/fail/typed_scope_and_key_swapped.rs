@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ID-3: a scope is code, not data
+// ID-3: a `String` cannot be a scope, so a swapped scope and key do not compile
 use retryproof::IdempotencyContext;
 
 fn main() {

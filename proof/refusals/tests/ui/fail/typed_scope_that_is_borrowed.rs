@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ID-3: a scope is code, not data
+// ID-3: a scope is a `&'static str` or a `Scope`, never borrowed data
 use retryproof::IdempotencyContext;
 
 fn main() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-3: an endpoint cannot be mounted without a filter in the state
+// ANN-3: an endpoint cannot be mounted if its state has no filter
 use axum::Router;
 use axum::routing::post;
 use retryproof::idempotent;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-3, CMP-7: where the transactions come from is known when the endpoint is mounted
+// CMP-7, ANN-3: an endpoint's state has to provide the engine that opens its transactions
 use axum::Router;
 use axum::extract::FromRef;
 use axum::routing::post;

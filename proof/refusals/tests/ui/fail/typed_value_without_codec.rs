@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2: a value that no codec carries
+// ANN-2: no codec can encode this type of value
 use retryproof::{IdempotencyEngine, Rejected, idempotent};
 
 struct Receipt;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Attributes below this one see the function as it was written; axum's checker of handlers is one of them.
+// The attributes below `#[idempotent]`, such as axum's `debug_handler`, get the function unchanged.
 use axum::Router;
 use axum::extract::State;
 use axum::routing::post;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-1: an endpoint is a constant in patterns, and meets no name of an expansion: neither its own nor its neighbours'.
+// ANN-1: whatever the name of an endpoint is, it clashes with no name in an expansion.
 #![deny(warnings)]
 use axum::Router;
 use axum::http::Method;
