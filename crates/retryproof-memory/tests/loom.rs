@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// A point at which loom may switch threads, because moving the clock is none.
+    /// A point at which loom may switch threads. (Moving the clock is not such a point.)
     fn let_others_run(&self) {
         assert!(matches!(ready(self.store.peek(&self.id)), Ok(Peeked::Busy(_))));
     }

@@ -51,7 +51,7 @@ const ASK: Ask = Ask {
     body: b"{}",
 };
 
-/// The other framework's answers.
+/// Sends a request to the axum app.
 async fn ask_axum(app: &Router, ask: Ask) -> Answer {
     let mut request = Request::builder().method(ask.method).uri(ask.path);
     for (name, value) in ask.fields {
@@ -87,7 +87,7 @@ fn unframed(mut answer: Answer) -> Answer {
     answer
 }
 
-/// The response of both handlers.
+/// The header fields that the handlers of both apps set.
 const FIELDS: [(&str, &[u8]); 5] = [
     ("content-type", b"application/octet-stream"),
     ("x-line", b"1"),
@@ -136,7 +136,7 @@ macro_rules! actix_app {
     }};
 }
 
-/// One type for all answers.
+/// A middleware that boxes the body, so that all answers have one type.
 async fn boxed(
     request: actix_web::dev::ServiceRequest,
     next: actix_web::middleware::Next<impl actix_web::body::MessageBody + 'static>,
@@ -205,8 +205,8 @@ async fn http_2_http_4_http_11_refusals_are_the_same_to_the_byte() {
             ask_actix(&actix, ask, |request| request.to_request()).await,
         );
         assert_eq!(one.status, status, "{one:?}");
-        // actix keeps this value beside the fields and writes it on the wire; axum's server reads
-        // it from the field.
+        // actix keeps the value of `connection` outside of the fields until it writes the response;
+        // axum's server reads the field.
         one.lines.retain(|(name, _)| name != "connection");
         match ask.method {
             "HEAD" => assert_eq!(one, other, "also the length of the omitted body"),

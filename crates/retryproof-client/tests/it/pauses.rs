@@ -72,7 +72,7 @@ async fn http_10_a_date_is_waited_for_by_the_servers_clock_also_where_ours_is_ye
         server.client(|b| b.wall_clock(move || wall)).post(URL).send().await.unwrap();
         near(&server.seconds(), &[0.0, 12.0]);
     }
-    // Without a `Date`, the client's clock counts.
+    // Without a `Date`, the wait is computed from the client's clock.
     let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777 - 4);
     let until = [("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT")];
     let server = Server::with([with(503, &until, ""), answer(200)]);

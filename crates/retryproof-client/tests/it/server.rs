@@ -21,7 +21,7 @@ pub(crate) const URL: &str = "http://payments.test/payments?page=1";
 /// What the server does with one request.
 pub(crate) enum Reply {
     Answer(http::Response<Body>),
-    /// Answers never.
+    /// Never answers.
     Silence,
     /// Another middleware fails the request.
     Refusal,

@@ -59,7 +59,7 @@ async fn http_8_a_replay_is_final_whatever_its_status() {
             with(status, &[("idempotent-replayed", "true"), ("retry-after", "1")], "stored");
         assert_eq!(attempts(reply).await, (1, None), "{status}");
     }
-    // Only the exact mark counts as one.
+    // Only the value `true` marks a replay, so this answer is retried like any other 503.
     assert_eq!(attempts(with(503, &[("idempotent-replayed", "maybe")], "")).await, (2, None));
 }
 

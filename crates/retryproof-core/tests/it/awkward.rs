@@ -151,7 +151,7 @@ async fn cmp_9_a_tombstone_whose_detail_is_refused_for_its_size_is_recorded_with
         let detail = Tombstone::with_detail(CodecId::BYTES, 0, &[7; 100]);
         assert!(detail.envelope().len() > bare);
         let finished = held(&engine, "k").await.complete_tombstone(detail).await;
-        // For its own caller, this is a completion failure, like any refused value.
+        // The holder gets a completion failure, as for any value that the store refuses.
         assert!(
             matches!(&finished, CompletionResult::Tombstoned(e) if e.kind() == ErrorKind::TooLarge),
             "{finished:?}"
@@ -174,8 +174,8 @@ async fn cmp_9_a_store_that_takes_no_tombstone_at_all_is_not_asked_for_ever() {
     );
 }
 
-/// A round that ends within its interval logs nothing. A longer round logs a warning, and another
-/// one after twice that time.
+/// A round that ends within its interval logs nothing. A longer round logs a warning after one
+/// interval, and another one after two.
 #[tokio::test(start_paused = true)]
 async fn sto_4_a_purge_that_does_not_keep_up_says_so() {
     for (batches, warnings) in [(50, 0), (70, 1), (130, 2)] {

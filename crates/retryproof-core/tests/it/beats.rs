@@ -23,8 +23,8 @@ fn ctx() -> IdempotencyContext {
     IdempotencyContext::builder("beats", "k").lease(LEASE).build().unwrap()
 }
 
-/// A store that needs 60 ms for a beat, which is less than the end of a lease waits for a beat, and
-/// that records the order of its calls.
+/// A store that needs 60 ms for a beat, and records the order of its calls. The end of a lease
+/// waits longer than that for a beat.
 #[derive(Debug, Clone, Default)]
 struct SlowBeats {
     inner: Arc<MemoryStore>,
@@ -70,7 +70,8 @@ async fn run_3_a_completion_and_a_release_wait_for_the_beat_under_way() {
             let store = SlowBeats { immediate, ..SlowBeats::default() };
             let engine = IdempotencyEngine::new(SharedStore::new(store.clone()));
             let action = || async move {
-                // The beat was sent after 500 ms.
+                // The beat is sent after 500 ms and takes 60 ms, so it is in flight when the action
+                // ends.
                 sleep(520 * MS).await;
                 result
             };

@@ -111,7 +111,8 @@ fn run_5_an_end_that_is_refused_inside_a_runtime_is_finished_in_the_background()
         );
         assert_eq!(released.release().unwrap_err().kind(), ErrorKind::Unsupported);
     });
-    // The leases of the holders are longer than these waits.
+    // The leases last longer than these calls wait. Without the ends in the background, both calls
+    // would find their key in flight.
     let again = |key: &str| engine.execute(long(key), || Ok::<_, std::io::Error>(1)).unwrap();
     assert_eq!(again("completed"), Outcome::Replayed(9));
     assert_eq!(again("released"), Outcome::Executed(1));

@@ -63,7 +63,7 @@ async fn run_5_an_end_whose_future_is_never_polled_is_finished_in_the_background
                 let key = format!("{name} {selected}");
                 let ending = end(granted(&engine, &key).await);
                 if selected {
-                    // The ending loses against a branch that is ready.
+                    // The first branch is ready, so `ending` is dropped before its first poll.
                     tokio::select! {
                         biased;
                         () = std::future::ready(()) => {}

@@ -417,8 +417,8 @@ async fn acq_5_tokens_that_went_back_do_not_make_a_waiter_spin() {
     let waiter = IdempotencyEngine::new(restored);
     let waiting = tokio::spawn(async move { answer(&waiter, ctx("k"), 2).await });
     sleep(3_000 * MS).await;
-    // These are the first look, the one that meets the smaller token, and one at each end of the
-    // lease, which the beats postpone.
+    // The waiter acquires when it starts, when it finds the smaller token, and whenever it expects
+    // the end of the lease, which the holder's beats postpone.
     assert!(calls.load(Ordering::SeqCst) < 12, "{} acquires", calls.load(Ordering::SeqCst));
     held.release().await.unwrap();
     assert_eq!(waiting.await.unwrap(), Outcome::Executed(2));

@@ -43,7 +43,7 @@ impl Clock for CountedClock {
 async fn run_8_run_7_observers_and_the_log_get_one_and_the_same_outcome_of_each_call() {
     let (told, _listening) = Told::listen();
     let (engine, heard, faults) = faulty();
-    // Of a lease, the log has more fields; of any other call, only the kind of an error.
+    // The log has more fields than the event only if the call had a lease.
     let told = |expected: &str| {
         let (log, ends) = (told.outcomes(), heard.ends());
         assert_eq!(ends, [expected]);
@@ -57,7 +57,7 @@ async fn run_8_run_7_observers_and_the_log_get_one_and_the_same_outcome_of_each_
     told("replayed");
     drop(engine.execute(of("k", 2, Duration::ZERO), succeed).await);
     told("mismatch");
-    // The caller that opens the record decides: another codec cannot read it.
+    // The outcome depends on the codec of the caller that opens the record.
     let other = engine.call(quick("k")).codec(BytesCodec);
     assert!(other.execute(|| async { Ok::<_, &str>(vec![1_u8]) }).await.is_err());
     told("refused error.type=Codec");
@@ -110,7 +110,7 @@ async fn run_8_run_7_a_call_that_the_engine_refuses_before_the_store_is_told_too
         (told.outcomes(), heard.ends()),
         (vec![refused.to_owned()], vec![refused.to_owned()])
     );
-    // HTTP calls begin with this.
+    // HTTP calls begin with `begin_acquire`.
     drop(engine.begin_acquire(&quick("k")));
     assert_eq!(heard.ends().len(), 0, "not polled");
     engine.shutdown(Duration::ZERO).await;
@@ -191,7 +191,7 @@ async fn run_8_rec_2_a_replay_hands_over_the_note_of_the_executing_holder() {
         }
         assert_eq!(*heard.traces.lock(), [expected]);
     }
-    // The same with the note that the engine writes and the store keeps.
+    // In this engine, the trace comes from a note that the engine wrote and the memory store kept.
     let heard = Arc::<Heard>::default();
     let current = || Some(TraceContext { trace_id: [7; 16], span_id: [9; 8], sampled: true });
     let engine = IdempotencyEngine::builder(MemoryStore::new())
@@ -220,7 +220,7 @@ async fn run_8_each_store_call_is_told_with_its_operation_duration_and_error() {
     assert!(holder.lease().confirm().await.unwrap());
     sleep(60 * MS).await;
     assert_eq!(heard.calls(), ["acquire", "extend", "extend"], "by hand and by heartbeat");
-    // The wait itself is no store call.
+    // The wait itself does not count as a store call.
     assert!(matches!(engine.try_acquire(&of("h", 1, 10 * MS)).await, Ok(Acquisition::InFlight(_))));
     assert_eq!(heard.calls(), ["acquire", "acquire"]);
     drop(holder);
@@ -236,7 +236,7 @@ async fn run_8_each_store_call_is_told_with_its_operation_duration_and_error() {
     assert!(engine.execute(quick("s"), succeed).await.is_err());
     assert_eq!(heard.calls()[0], "acquire: Unavailable in 5000");
 
-    // The engine polls in place, as HTTP does with a store that answers immediately.
+    // A store that answers immediately is polled in place, also by `begin_acquire`.
     let (engine, heard) = observed(MemoryStore::new());
     for expected in [&["acquire", "complete"][..], &["acquire"]] {
         drop(engine.execute(quick("k"), succeed).await);

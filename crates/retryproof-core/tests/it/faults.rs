@@ -88,7 +88,7 @@ impl Lab {
         call(&self.engine, &self.runs, ctx, does).await
     }
 
-    /// The same, in a separate task.
+    /// Makes the same call in a separate task.
     fn start(&self, ctx: IdempotencyContext, does: Does) -> tokio::task::JoinHandle<Ended> {
         let (engine, runs) = (self.engine.clone(), Arc::clone(&self.runs));
         tokio::spawn(async move { call(&engine, &runs, ctx, does).await })
@@ -173,8 +173,9 @@ impl Ended {
         self.result.as_ref().ok().map(|report| report.recorded)
     }
 
-    /// The outcome is true (S10): Executed ran once here; Replayed and in flight ran nothing here,
-    /// unless the completion was refused; a store error before the action ran nothing.
+    /// Checks that the outcome is true (S10): Executed ran once here; Replayed and in flight ran
+    /// nothing here, unless the completion was refused; a store error before the action ran
+    /// nothing.
     #[track_caller]
     fn is_true(&self, what: &str) {
         let runs = match &self.result {

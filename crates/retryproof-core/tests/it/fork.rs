@@ -12,8 +12,8 @@ use retryproof_core::{IdempotencyContext, IdempotencyEngine, OwnerId, SharedStor
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::{CallLog, FaultStore, Faults, Operation, Recorder};
 
-/// Draws on one side of a fork: through an engine on a store that other processes share, and then
-/// an id itself.
+/// Draws owner ids on one side of a fork: first those of an engine's acquires, and then ids without
+/// an engine.
 fn draw() -> Vec<u8> {
     let log = CallLog::new();
     let store = Recorder::new(FaultStore::new(MemoryStore::new(), Faults::none()), log.clone());
@@ -54,8 +54,7 @@ fn acq_9_owner_ids_are_unique_on_all_sides_of_a_fork() {
         let mut file = File::create(&path).unwrap();
         match fork().unwrap() {
             Fork::Child => {
-                // Use nothing of the test's own here, because its other threads do not exist in the
-                // child.
+                // Do not return into the test harness: its other threads do not exist in the child.
                 let written = file.write_all(&draw()).is_ok();
                 std::process::exit(i32::from(!written));
             }

@@ -35,7 +35,7 @@ impl Dialect for Toy {
     const NAME: &'static str = "toy";
 }
 
-/// Another one.
+/// The dialect of another database.
 enum Other {}
 
 impl Dialect for Other {
@@ -52,8 +52,8 @@ struct Inner {
     records: MemoryStore,
     rows: Mutex<Vec<String>>,
     log: Mutex<Vec<&'static str>>,
-    /// The completions for which statements were made. The owner in a statement's first parameter
-    /// finds its completion, because calls come from many threads.
+    /// The completions for which statements were made. A statement finds its completion by the
+    /// owner in its first parameter, because calls come from many threads.
     offered: Mutex<Vec<(Identity, OwnerId, Completion)>>,
     fault: Mutex<Fault>,
     /// The phases in which leases ended without a completion.
@@ -70,7 +70,7 @@ enum Fault {
     None,
     Begin,
     Statement,
-    /// From the statement on, the database is unavailable, and with it the store.
+    /// From the record's statement on, the database is unavailable, and so is the store.
     Away,
     /// The commit fails, and nothing is committed.
     Commit,
@@ -220,8 +220,8 @@ impl TxPort<Toy> for Tx {
             let at = all.iter().rposition(|one| one.1.as_bytes() == owner).unwrap();
             all.swap_remove(at)
         };
-        // This is fenced by owner, as an extension is. It also makes the lease longer, which no
-        // test here checks.
+        // `extend` is fenced by owner, as the statement has to be. It also makes the lease longer,
+        // which no test here checks.
         let ours = self.db.0.records.extend(&offered.0, offered.1, 1_000 * MS).await?;
         self.record = Some(offered);
         Ok(u64::from(ours == FencedWrite::Applied))
@@ -583,7 +583,7 @@ async fn cmp_7_a_commit_that_failed_fails_the_call_and_frees_the_key() {
     assert_eq!(world.ends(), (1, 2, 0));
 }
 
-/// A release that the store did not confirm may not have freed the key.
+/// If the store did not confirm a release, the log must not say that the key is free.
 #[tokio::test(start_paused = true)]
 async fn cmp_7_the_log_calls_a_key_free_only_when_it_is() {
     let world = world();
@@ -783,7 +783,7 @@ async fn cmp_7_a_pending_commit_that_is_dropped_finds_out_by_itself() {
     world.background().await;
     assert_eq!(world.ends(), (1, 1, 0));
     assert_eq!(world.phases(), [Phase::RolledBack], "its key is free");
-    // So is the key of a completion whose future was created and never polled.
+    // The key of a completion whose future was created but never polled is free too.
     let (held_3, mut tx) = (held(&world, "3").await, world.db.begin().await.unwrap());
     drop(held_3.complete_in(&mut tx, value()));
     let (held_4, mut other) = (held(&world, "4").await, world.db.begin().await.unwrap());
@@ -804,7 +804,7 @@ async fn cmp_7_complete_in_refuses_what_it_cannot_join() {
     let refused = held(&world, "1").await.complete_in(&mut Vec::new(), value()).await;
     let Err(JoinError::Failed(error)) = refused else { panic!("{refused:?}") };
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    // Another owner has taken over meanwhile.
+    // Another owner takes over just before the transaction begins.
     let held_2 = held(&world, "2").await;
     world.db.0.stuck.store(true, Ordering::SeqCst);
     *world.db.0.between.lock().unwrap() = Some(ctx("2").identity().clone());

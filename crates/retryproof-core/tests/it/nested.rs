@@ -32,8 +32,8 @@ async fn inner(engine: &IdempotencyEngine, key: &str) -> (Outcome<u32>, Duration
 async fn acq_14_a_call_inside_its_own_key_is_in_flight_at_once() {
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let outer = engine.execute(ctx("k"), || async {
-        // This holds also after the action has been suspended, and inside the action of another
-        // key.
+        // The inner call is in flight at once, also after the action was suspended and inside the
+        // action of another key.
         for _ in 0..2 {
             let (outcome, took) = inner(&engine, "k").await;
             assert!(matches!(outcome, Outcome::InFlight(_)), "{outcome:?}");
@@ -104,7 +104,7 @@ async fn acq_14_a_call_inside_an_action_that_has_lost_its_key_waits_for_the_new_
     config.max_hold = SEC;
     let engine = IdempotencyEngine::builder(MemoryStore::new()).config(config).build().unwrap();
     let outer = engine.execute(ctx("k"), || async {
-        // The lease of 30 s has run out.
+        // After this sleep, the lease of 30 s has run out.
         sleep(40 * SEC).await;
         let next = {
             let engine = engine.clone();

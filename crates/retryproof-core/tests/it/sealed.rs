@@ -113,7 +113,7 @@ async fn seal_1_a_result_is_sealed_in_the_store_and_opened_for_a_replay() {
     assert!(!contains(stored.sealed().expect("a sealed result"), "canary"));
     assert_eq!(world.run(of("k")).await.unwrap(), Outcome::Replayed(ANSWER.to_owned()));
     assert_eq!(world.runs(), 1);
-    // A waiter of the same process, and the tracked form, open it too.
+    // `spawn` and `try_acquire` open the result too.
     let spawned = world.engine.spawn(of("k"), || async { Ok::<String, &str>(String::new()) });
     assert_eq!(spawned.await.unwrap(), Outcome::Replayed(ANSWER.to_owned()));
     let acquired = world.engine.try_acquire(&of("k")).await.unwrap();
@@ -318,7 +318,7 @@ async fn seal_5_a_moved_or_damaged_result_is_unreadable() {
     let sealed = world.stored("k").await.sealed().unwrap().clone();
     world.put("moved", Completion::new(sealed.clone(), MINUTE, None)).await;
     assert_eq!(kind(world.run(of("moved")).await), ErrorKind::Corrupt);
-    // The header, the number of the key, and the length of the binding.
+    // These 24 bytes are the header, the number of the key, and the length of the binding.
     for at in 0..24 {
         let mut bytes = sealed.to_vec();
         bytes[at] ^= 0x41;
@@ -373,7 +373,8 @@ async fn seal_5_the_result_of_a_resolve_is_sealed() {
             assert!(matches!(forced, Forced::Applied), "{forced:?}");
         }
         assert!(!contains(world.stored(key).await.sealed().expect("sealed"), "canary"));
-        // The owner id in the store is no digest with which a guess of the value could be checked.
+        // The owner id in the store is not a digest of the value, by which a guess of the value
+        // could be checked.
         let ForceAction::Resolve { by, done } = &resolve.action else { panic!("{resolve:?}") };
         let guessed = world.raw.complete(&id(key), *by, done).await.unwrap();
         assert_eq!(guessed, FencedWrite::NotOwner);

@@ -285,7 +285,7 @@ async fn http_18_run_8_a_record_that_cannot_be_sent_is_refused_and_not_told_as_r
     let world = World::on(store.clone(), |_| {});
     let (identity, owner) = (Identity::of("std", "-:k").unwrap(), OwnerId::new());
     let _ = store.acquire(&identity, &AcquireRequest::new(owner, SEC, 60 * SEC)).await;
-    // The envelope is intact, but its content is no response.
+    // The envelope is intact, but its content is not a response.
     let value = retryproof_core::Payload::new(retryproof_core::CodecId::HTTP, 1, b"");
     let done = Completion::new(value.into_envelope(), 60 * SEC, None);
     let _ = store.complete(&identity, owner, &done).await;

@@ -126,8 +126,8 @@ async fn lst_2_in_flight_holds_its_partition_until_the_lease_is_over_and_no_othe
     drop(held.complete_tombstone(Tombstone::new()).await);
     mock.until_committed(0, 2).await;
     running.stop().await;
-    // This is no hot loop: after each attempt, the listener pauses for the remaining lease, in
-    // whole seconds.
+    // The attempts do not form a hot loop: after each of them, the listener pauses for the
+    // remaining lease, in whole seconds.
     let looks = counters.count_of(Reason::InFlight);
     assert!(looks <= looked_up.elapsed().as_secs() + 1, "{looks} looks");
     assert_eq!(runs.load(Ordering::SeqCst), 2);

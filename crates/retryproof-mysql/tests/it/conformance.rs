@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kit (STO-2) on the real server: with rows that the acquire returns, and on the path for
-//! servers that return none.
+//! The conformance kit (STO-2) on a real server, once with `INSERT … RETURNING` and once without
+//! it, as for a server whose INSERT returns no rows.
 
 use std::sync::Arc;
 

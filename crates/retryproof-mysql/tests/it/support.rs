@@ -100,7 +100,8 @@ impl Table {
 }
 
 impl Drop for Table {
-    /// On a separate thread and runtime, because the drop may happen inside a runtime.
+    /// Drops the tables on a separate thread and runtime, because the table may be dropped inside a
+    /// runtime.
     fn drop(&mut self) {
         let (url, name) = (self.url.clone(), self.name.clone());
         let gone = std::thread::spawn(move || {

@@ -23,7 +23,7 @@ use crate::support::{
     stranger, unique, url, url_as,
 };
 
-/// The error of `connect`, which must have the kind of that of `migrate`.
+/// Returns the error of `connect`, and checks that `migrate` fails with the same kind of error.
 async fn refused(url: &str) -> Error {
     let config = MysqlConfig::from_url(url)
         .expect("a valid URL")
@@ -67,7 +67,8 @@ async fn sto_5_somebody_else_listens() {
         loop {
             let (line, _) = listener.accept().await?;
             line.writable().await?;
-            // The first connection sends bytes that are not a greeting. The others send nothing.
+            // On the first connection, the server sends bytes that are not a greeting. On the
+            // others, it sends nothing.
             if lines.is_empty() {
                 line.try_write(b"HTTP/1.1 400 Bad Request\r\n\r\n")?;
             }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::support::{SCOPE, TestStreams, counting, start, until, waiting};
 
-/// Another owner that holds the key of the messages with this body.
+/// Acquires the key of the messages with this body for another owner.
 async fn hold(engine: &IdempotencyEngine, key: &str, body: &str, lease: Duration) -> HeldLease {
     let ctx = IdempotencyContext::builder(SCOPE, key)
         .lease(lease)

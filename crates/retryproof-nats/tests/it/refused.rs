@@ -18,7 +18,7 @@ fn refused(builder: NatsListenerBuilder) -> (ErrorKind, String) {
     (error.kind(), error.to_string())
 }
 
-/// The server refuses the settings before the first message.
+/// Returns the error of a listener whose settings the server refuses before the first message.
 async fn refused_at_start(builder: NatsListenerBuilder) -> (ErrorKind, String) {
     let listener = builder.build().expect("built");
     let ended = listener.run(|_| async { Ok(Verdict::failed()) }, pending());

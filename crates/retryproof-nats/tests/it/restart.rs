@@ -16,9 +16,9 @@ use tokio::sync::Semaphore;
 
 use crate::support::{TestStreams, start, until};
 
-/// The messages that are being handled when the server dies.
+/// How many messages are being handled when the server dies.
 const AT_WORK: usize = 8;
-/// The messages that have not been fetched by then.
+/// How many messages have not been fetched when the server dies.
 const WAITING: usize = 30;
 
 /// Handles a message, whose work waits for the gate.

@@ -49,7 +49,7 @@ impl TestStreams {
         Self::at(&url(), engine, StorageType::Memory).await
     }
 
-    /// The same on another server, or with streams that survive a restart.
+    /// Creates the streams on the server at `url`; with file storage, they survive its restart.
     pub(crate) async fn at(url: &str, engine: IdempotencyEngine, storage: StorageType) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -80,7 +80,7 @@ impl TestStreams {
         format!("dead-{}", self.name)
     }
 
-    /// Their subject.
+    /// The subject of the dead letters.
     pub(crate) fn dead(&self) -> String {
         format!("dead.{}", self.name)
     }

@@ -42,7 +42,7 @@ fn complete(
     tasks
 }
 
-/// The result that another process finds.
+/// Checks that another process finds the result of each selected completion.
 async fn is_replayed(table: &Table, all: &[(Identity, OwnerId)], which: impl Fn(usize) -> bool) {
     let other = table.store().await;
     for (at, (id, _)) in all.iter().enumerate().filter(|(at, _)| which(*at)) {
@@ -140,8 +140,8 @@ async fn cmp_2_cmp_3_each_of_many_completions_is_judged_by_its_own_owner() {
 #[tokio::test]
 async fn sto_5_locked_rows_hold_up_their_own_completions_alone() {
     let table = Table::new().await;
-    // The first round locks one row of a shared statement. The second round locks so many rows of
-    // completions that are sent alone that they occupy every slot.
+    // The first round locks one row of a shared statement. In the second round, enough completions
+    // are sent alone and wait for locked rows to occupy every slot.
     for (round, rows) in [vec![50], vec![0, 1, 2, 3, 4, 5, 6, 7]].into_iter().enumerate() {
         let store = patient(&table).await;
         let all = granted(&store, &format!("round {round}")).await;

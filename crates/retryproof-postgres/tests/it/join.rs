@@ -338,11 +338,12 @@ async fn cmp_7_postgres_complete_in_joins_a_transaction_of_sqlx() {
     world.end().await;
 }
 
-/// The server ends the connection after the statement that writes the record and before the COMMIT.
+/// If the server ends the connection before the COMMIT, nothing is committed. If only the answer to
+/// the COMMIT is lost, everything is.
 #[tokio::test]
 async fn cmp_7_postgres_a_connection_that_dies_at_the_commit_leaves_neither() {
-    /// The server ends the connection just before the COMMIT, or just after it, so that only the
-    /// answer is lost.
+    /// Ends the connection just before the COMMIT or, if the flag is set, loses the answer to the
+    /// COMMIT.
     struct Cut(PgPool, String, bool);
     struct CutTx(Tx, String, bool);
 

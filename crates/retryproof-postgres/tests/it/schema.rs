@@ -128,7 +128,8 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
     execute(&store, &id, "result").await;
 }
 
-/// The same holds if the records are in a schema that is not the first one of the `search_path`.
+/// The migration adds the audit table to the schema of the records, even if another schema comes
+/// first in the `search_path`.
 #[tokio::test]
 async fn ops_10_the_audit_table_is_added_beside_the_records() {
     let table = Table::new().await;

@@ -264,7 +264,7 @@ async fn sto_5_a_read_only_server_is_unavailable_and_replays() {
         assert_masked(&error);
     }
     assert_eq!(replay(&store, &done).await, "result");
-    // After the primary has come back, the store works without a restart.
+    // Once the server accepts writes again, the store works without a restart.
     table
         .stranger()
         .await

@@ -12,9 +12,9 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::support::{Running, TestQueues, eventually};
 
-/// The messages that are being handled when the broker dies, besides the completed one.
+/// How many messages are being handled when the broker dies, besides the completed one.
 const AT_WORK: usize = 7;
-/// The messages that have not been delivered by then.
+/// How many messages have not been delivered when the broker dies.
 const WAITING: usize = 30;
 
 #[tokio::test]

@@ -55,7 +55,7 @@ impl TestQueues {
         Self::new_at(&url()).await
     }
 
-    /// The same at another broker than the shared one.
+    /// Declares the queues at the broker at `url`, for tests that do not use the shared broker.
     pub(crate) async fn new_at(url: &str) -> Self {
         let queues = Self::again(url, &own_name()).await;
         Topology::new(&queues.queue).declare(url).await.expect("declared");

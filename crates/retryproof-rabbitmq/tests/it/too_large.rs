@@ -56,7 +56,7 @@ async fn lst_2_a_letter_that_is_too_large_costs_the_letters_beside_it_neither_bo
             Err(Poison::Unreadable)
         }
     });
-    // If the confirmation of a dead letter was lost, the letter was published twice.
+    // Some letters may come twice, because a letter whose confirmation was lost is published again.
     let (mut whole, mut large) = (HashSet::new(), false);
     while whole != ordinary || !large {
         let dead = queues.take(&queues.dead()).await;

@@ -26,7 +26,7 @@ impl Observer for CutAtCompletion {
     }
 }
 
-/// The redelivery was acknowledged, and nothing ran again.
+/// Checks that the redelivery was acknowledged and that nothing ran again.
 async fn skipped(queues: TestQueues, running: Running, runs: &AtomicUsize) {
     running.answered(Reason::Replayed, 1).await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
@@ -141,7 +141,8 @@ async fn lst_2_a_line_cut_again_and_again_loses_and_repeats_nothing_and_leaves_n
     let (proxy, through) = proxied().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    // The drain would wait ten minutes for a handler that hangs while it answers.
+    // If a handler hung while it answers, the drain would wait for it for ten minutes, and the test
+    // would fail.
     let listener = queues.listener_at(&through).lease(Duration::from_secs(10));
     let listener =
         listener.concurrency(8).drain_timeout(Duration::from_secs(600)).build().expect("built");

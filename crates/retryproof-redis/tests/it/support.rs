@@ -26,8 +26,8 @@ pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 /// Part of every key and value in the tests about trouble; no error may show it (ID-4).
 pub(crate) const CANARY: &str = "canary-4711";
 
-/// The URL of a server that `cargo xtask services up` has started: the variable, else the file that
-/// it wrote.
+/// The URL of a server that `cargo xtask services up` has started, from the environment variable or
+/// else from the file that the command wrote.
 pub(crate) fn service(variable: &str, name: &str) -> String {
     if let Ok(url) = std::env::var(variable) {
         return url;

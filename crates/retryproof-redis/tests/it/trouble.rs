@@ -78,7 +78,8 @@ async fn sto_1_full_memory_refuses_new_keys_alone() {
         fresh.acquire(&id("a"), &request(OwnerId::new())).await,
         Ok(Acquired::Busy(_))
     ));
-    // A holder from before can still extend and complete its lease.
+    // A caller that got its lease before the memory was full can still extend, complete and release
+    // it.
     assert_eq!(store.extend(&id("a"), owner, LONG).await.expect("extended"), FencedWrite::Applied);
     assert_eq!(
         store.complete(&id("a"), owner, &completion("done")).await.expect("completed"),

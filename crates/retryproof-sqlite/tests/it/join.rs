@@ -257,7 +257,7 @@ async fn cmp_7_cmp_2_sqlite_a_refused_completion_fails_the_call_and_its_writes_a
     let world = world_on(dir, |config| wall.on(config));
     let other = SqliteStore::open_with(wall.on(SqliteConfig::new(world.dir.file()))).unwrap();
 
-    /// Another holder takes over before it opens a transaction.
+    /// A source that lets another holder take over before it opens the transaction.
     struct Late(SqliteTxSource, SqliteStore, Wall, OwnerId);
 
     impl TxSource<SqliteDialect> for Late {
@@ -498,8 +498,8 @@ async fn cmp_7_sqlite_a_commit_that_is_refused_takes_the_record_with_it() {
     let failed = run(7).await;
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
     assert_eq!(failure.error.operation(), Some("commit"));
-    // This is SQLite's own reason, so the commit was not repeated until the transaction's time was
-    // over.
+    // The error is that of SQLite's refusal, so the store did not repeat the commit until the
+    // transaction's time was over.
     assert_eq!(failure.error.kind(), ErrorKind::Unexpected, "{}", failure.error);
     assert!(matches!(world.standing("k").await, Peeked::Absent), "the key is free");
     // The connection still works afterwards.

@@ -60,7 +60,7 @@ async fn ops_3_sto_4_a_resolved_record_is_purged_when_its_ttl_is_over() {
     let (dir, wall) = (Dir::new(), Wall::new());
     let store = SqliteStore::open_with(wall.on(dir.config())).expect("opened");
     let id = id("k");
-    // The acquire has a longer ttl.
+    // The ttl of the acquire is longer than the ttl of the resolve below.
     let token = grant(&store, &id, OwnerId::new()).await.token;
     let (ttl, tick) = (DAY / 2, Duration::from_micros(1));
     let done = Completion::new(completion("result").value, ttl, None);

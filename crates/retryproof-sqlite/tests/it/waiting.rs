@@ -197,7 +197,7 @@ async fn acq_4_a_duplicate_gets_the_result_of_another_process() {
         let key = format!("k{round}");
         let (id, token) = (id(&key), other.acquire(&key, LONG));
         let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
-        // The call waits longer than its first polls take, because the other process still runs.
+        // Let the first polls pass; they find that the other process still holds the key.
         let woken = tokio::time::timeout(Duration::from_millis(40), &mut waiting).await;
         assert!(woken.is_err(), "nothing has changed yet");
         assert_eq!(other.ask(&format!("complete {key} result-{round}")), "Applied");

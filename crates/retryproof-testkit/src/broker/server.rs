@@ -19,8 +19,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::folder::Folder;
 
-/// How long a start may take. A broker starts within seconds, or many seconds on a busy machine, so
-/// a broker that takes this long is stuck.
+/// How long a start may take. A busy machine can make the start slow, but a broker that needs more
+/// time than this counts as stuck.
 const READY_WITHIN: Duration = Duration::from_secs(180);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 

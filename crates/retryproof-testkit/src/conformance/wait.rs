@@ -265,7 +265,7 @@ pub async fn acq_4_a_change_wakes_a_waiter_before_its_next_read(s: &Subject) {
             panic!("`wait_for_change` keeps returning without a change");
         });
         tokio::task::yield_now().await;
-        // By then, the pauses of a polling waiter have reached their maximum.
+        // After 100 ms, the pauses of a waiter that polls have reached their maximum.
         tokio::time::sleep((100 + 7 * round) * MS).await;
         assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
         let completed = Instant::now();

@@ -87,7 +87,8 @@ impl Ledger<Tx> for Books {
 }
 
 impl Tx {
-    /// With the defect, each statement after the transaction's loss is committed separately.
+    /// With `JoinOutlivesItsTransaction`, each statement after the transaction's loss is committed
+    /// separately.
     async fn autocommit(&mut self) {
         if self.lost && self.books.store.has(Defect::JoinOutlivesItsTransaction) {
             self.apply().await;

@@ -30,7 +30,8 @@ use crate::books::Books;
 /// The size of the largest value. It is small, so that the kit tries the limit.
 const MAX_VALUE: usize = 2 << 20;
 
-/// How long a dropped acquire blocks its key, with that defect.
+/// How long a dropped acquire blocks its key with `DroppedAcquireStays`, and how long a claim lasts
+/// with `PurgeClaimNeverEnds`.
 const STUCK: Duration = Duration::from_secs(1_000_000);
 
 macro_rules! defects {
@@ -173,7 +174,7 @@ defects! {
 
 type Name = (String, String);
 
-/// One handle.
+/// One handle on a flawed store.
 pub(crate) struct Flawed {
     defect: Defect,
     clock: ManualClock,
@@ -187,7 +188,7 @@ pub(crate) struct Flawed {
 #[derive(Default)]
 struct Data {
     records: Mutex<HashMap<Name, Record>>,
-    /// The notes of released records, with that defect.
+    /// The notes of released records, which only a store with `NoteOutlivesARelease` keeps.
     residue: Mutex<HashMap<Name, Option<HolderNote>>>,
     last_token: AtomicU64,
     /// The mark of the identities; 0 before the store is set up.
@@ -322,7 +323,7 @@ impl Flawed {
         if self.has(Defect::ClientsClock) { SystemClock.now() } else { self.clock.now() }
     }
 
-    /// A lock that a dropped call leaves locked, with that defect.
+    /// A lock that a dropped call leaves locked if the store has `DroppedCallsLeaveALock`.
     async fn locked(&self) {
         if self.has(Defect::DroppedCallsLeaveALock) {
             if self.locked.swap(true, Ordering::SeqCst) {
@@ -645,7 +646,7 @@ impl IdempotencyStore for Flawed {
             return Ok(());
         }
         if self.has(Defect::ChangedOnlyPolls) {
-            // A change between its reads does not wake it.
+            // With this defect, a change does not wake the waiter before its next read.
             tokio::time::sleep(at_most.min(Duration::from_millis(50))).await;
             return Ok(());
         }
@@ -863,7 +864,8 @@ impl Inspect for Flawed {
         let records = self.records();
         let mut names: Vec<_> = records.keys().cloned().collect();
         names.sort_unstable();
-        // The position is the last name or, with that defect, the number of records before.
+        // The cursor contains the last name or, with `ScanGoesByCount`, the number of records
+        // before it.
         let text = after.map(|after| String::from_utf8_lossy(after.as_bytes()).into_owned());
         let counted = text.as_ref().and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
         let last = text.as_ref().and_then(|text| text.split_once('\n'));

@@ -42,7 +42,8 @@ async fn run_5_dropped_while_it_runs_the_key_is_freed_where_the_layer_says_so() 
     let layer = EngineLayer::new(engine(), by_id).on_drop(OnDrop::Release);
     let jobs = slow(&layer, &runs, 5 * SEC);
     assert!(tokio::time::timeout(SEC, send(&jobs, job("a"))).await.is_err());
-    // Waits only for the release, which happens in the background, and not for the lease of 30 s.
+    // This call waits only for the release, which happens in the background, and not for the end of
+    // the lease of 30 s.
     let began = tokio::time::Instant::now();
     assert_eq!(send(&jobs, job("a")).await.unwrap().run, 2);
     assert!(began.elapsed() < 20 * SEC);

@@ -138,7 +138,7 @@ async fn acq_12_the_service_can_have_the_lease_of_its_run() {
     assert_eq!(*seen.lock().unwrap(), [Attempt::First], "a replay has no lease");
 }
 
-/// Passes the lease itself.
+/// Passes the lease itself to the service in the request.
 #[derive(Clone)]
 struct WithLease(Arc<Mutex<Option<Lease>>>);
 

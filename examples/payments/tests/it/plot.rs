@@ -22,7 +22,7 @@ pub(crate) struct Panel {
     pub(crate) lines: Vec<(String, Vec<(f64, f64)>)>,
 }
 
-/// Draws all panels over the same time, from the first point in any of them to `end`.
+/// Draws all panels over the same time range, from the first point in any of them to `end`.
 pub(crate) fn draw(panels: &[Panel], end: f64) -> String {
     let points = panels.iter().flat_map(|panel| &panel.lines).flat_map(|(_, points)| points);
     let time = (points.map(|(time, _)| *time).fold(end - 1.0, f64::min), end);

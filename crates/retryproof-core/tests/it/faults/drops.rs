@@ -214,7 +214,8 @@ async fn run_5_a_lease_whose_holder_let_it_go_is_not_extended_any_more() {
             1,
             "holds {holds}"
         );
-        // So the lease ends, and the next caller takes over.
+        // No call has extended the lease since the holder let it go, so it ends, and the next
+        // caller takes over.
         sleep(LEASE / 2).await;
         assert!(!lease.confirm().await.unwrap(), "holds {holds}");
         assert_eq!(stage.again(LEASE).await, Outcome::Executed(1), "holds {holds}");

@@ -11,8 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Does, Lab};
 
-/// A lease whose beat comes after half of it. A failed try is repeated after 30 s, and another beat
-/// is sent beside it after 60 s.
+/// A lease with a beat every 300 s. A beat that failed is tried again after 30 s.
 const LONG: Duration = Duration::from_secs(600);
 
 fn lab() -> Lab {

@@ -57,8 +57,8 @@ impl Story {
         for (name, ended, wait) in self.calls() {
             let what = format!("{what}, {name}");
             ended.is_true(&what);
-            // The time of the wait, one store call, and another at the end of an action (ACQ-6,
-            // CMP-3).
+            // A call takes at most its wait, one store call, and another store call at the end of
+            // an action (ACQ-6, CMP-3).
             let most = wait + 2 * OPERATION + 10 * MS;
             assert!(ended.took <= most, "{what}: took {:?}, at most {most:?}", ended.took);
             if ended.recorded() == Some(Recorded::Yes) {

@@ -12,11 +12,12 @@ use sqlx::{Executor as _, Row as _, raw_sql};
 use super::{ctx, pool, value, world, write};
 use crate::support::{sql, stranger, url};
 
-/// The server ends the connection between the record's statement and the COMMIT.
+/// If the server ends the connection before the COMMIT, nothing is committed. If only the answer to
+/// the COMMIT is lost, everything is.
 #[tokio::test]
 async fn cmp_7_mysql_a_connection_that_dies_at_the_commit_leaves_neither() {
-    /// The server ends the connection just before the COMMIT, or just after it, so that only the
-    /// answer is lost.
+    /// Ends the connection just before the COMMIT or, if the flag is set, loses the answer to the
+    /// COMMIT.
     struct Cut(MySqlPool, bool);
     struct CutTx(Tx, bool);
 

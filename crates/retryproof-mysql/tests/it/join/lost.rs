@@ -69,7 +69,7 @@ impl World {
 
     async fn assert_nothing_happened(&self, why: &str) {
         let free = async {
-            // A release in the background may not have reached the store yet.
+            // A release in the background might not have reached the store yet.
             while let Peeked::Busy(_) = self.standing().await {
                 tokio::time::sleep(5 * MS).await;
             }

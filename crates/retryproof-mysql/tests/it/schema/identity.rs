@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 
 use crate::support::{Table, execute, replay, request, stranger};
 
-/// These differ only in their bytes.
+/// Texts that some collations treat as equal, although their bytes differ.
 const ALIKE: [&str; 14] =
     ["a", "A", "a ", "a  ", " a", "á", "a\u{301}", "ä", "ae", "æ", "ss", "ß", "ı", "İ"];
 

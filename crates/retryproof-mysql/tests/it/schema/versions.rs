@@ -44,7 +44,8 @@ async fn rec_1_migrate_writes_both_versions() {
     assert_eq!(versions(&table).await, [1, 1]);
 }
 
-/// A newer release has added to the tables; programs of this version still run, and roll back.
+/// A newer release has added to the tables. Programs of this version still run on them, for example
+/// after the release was rolled back.
 #[tokio::test]
 async fn rec_1_tables_that_a_newer_version_added_to_are_used_and_left_alone() {
     let table = Table::new().await;

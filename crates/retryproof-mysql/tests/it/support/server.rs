@@ -13,7 +13,7 @@ use sqlx::mysql::MySqlConnection;
 
 use crate::support::{sql, unique};
 
-/// Dropping it ends the server and removes its folder.
+/// Dropping this value ends the server and removes its folder.
 pub(crate) struct Server {
     dir: PathBuf,
     port: u16,
@@ -21,7 +21,7 @@ pub(crate) struct Server {
     child: Option<Child>,
 }
 
-/// Debian installs servers outside the path of users.
+/// Finds a program of the server, which Debian installs outside of a user's `PATH`.
 fn program(name: &str) -> PathBuf {
     let places = ["/usr/sbin", "/usr/bin", "/usr/local/bin", "/usr/libexec"];
     let found = places.iter().map(|place| Path::new(place).join(name)).find(|path| path.exists());
@@ -65,7 +65,7 @@ impl Server {
         server
     }
 
-    /// Starts it again on the same port with the same data.
+    /// Starts the server again on the same port with the same data.
     pub(crate) async fn up(&mut self) {
         let inside = |name: &str| self.dir.join(name).display().to_string();
         let child = Command::new(program("mariadbd"))

@@ -33,8 +33,8 @@ async fn sto_5_a_dial_outlives_the_call_that_began_it() {
     timeout(PATIENCE, reached).await.expect("a call finds the connection that another began");
 }
 
-/// The same for the limit of the store itself: a call that ends at its own deadline leaves the
-/// attempt to its `connect_timeout`.
+/// A call that ends at the store's `call_timeout` does not end its attempt to connect, which
+/// continues for up to `connect_timeout`.
 #[tokio::test]
 async fn sto_5_a_dial_outlives_the_limit_of_the_call_that_began_it() {
     let table = Table::new().await;

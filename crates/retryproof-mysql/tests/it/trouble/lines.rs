@@ -139,8 +139,8 @@ async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
                     Instant::now()
                 })
             };
-            // By now, the waiter polls every 40 ms. Each round completes at a different point
-            // between two polls.
+            // After 150 ms, the waiter polls about every 40 ms. Each round changes the record at a
+            // different point between two polls.
             tokio::time::sleep((150 + 7 * round) * MS).await;
             for (store, said) in
                 [(&other, FencedWrite::Applied), (&*holder, FencedWrite::AlreadyApplied)]

@@ -31,8 +31,8 @@ pub(crate) async fn kill_all(root: &mut MySqlConnection, user: &str) {
     }
 }
 
-/// A password that changes under a running store is worth a repetition: the result of an action
-/// that has run is still recorded when the login works again.
+/// If a password changes while the store runs, the engine repeats the completion, so the result of
+/// an action that has run is recorded when the login works again.
 #[tokio::test]
 async fn sto_5_a_password_that_changes_while_the_store_runs_is_an_outage() {
     let table = Table::new().await;
@@ -109,8 +109,8 @@ async fn pass(time: Duration) {
     tokio::time::resume();
 }
 
-/// The age varies from 24 to 36 minutes. A holder uses an old connection that works, because
-/// opening another one may outlast its lease (RUN-1).
+/// The age at which a connection is no longer used varies from 24 to 36 minutes. A holder uses an
+/// old connection that works, because opening another one may outlast its lease (RUN-1).
 #[tokio::test]
 async fn sto_5_a_connection_that_idled_for_5_or_lived_for_36_minutes_is_not_used_again() {
     let server = Server::start(&[]).await;

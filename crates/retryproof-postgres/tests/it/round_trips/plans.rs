@@ -122,7 +122,8 @@ async fn acq_8_a_plan_of_an_empty_table_does_not_read_the_full_one() {
     }
 }
 
-/// The server publishes the counters of a connection when it has ended.
+/// Waits until the application's connections have ended, because only then does the server publish
+/// their counters.
 pub(crate) async fn gone(stranger: &mut Stranger, application: &str) {
     let left =
         format!("SELECT count(*) FROM pg_stat_activity WHERE application_name='{application}'");

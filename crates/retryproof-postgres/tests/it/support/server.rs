@@ -29,7 +29,8 @@ fn binaries() -> PathBuf {
     newest.expect("no PostgreSQL for this test: run `cargo xtask services up postgres`")
 }
 
-/// The server refuses to run as root.
+/// Runs the command as the user `postgres` if the test runs as root, because the server refuses to
+/// run as root.
 fn unprivileged(command: &mut Command) -> &mut Command {
     let me = Command::new("id").arg("-u").output().expect("`id` runs").stdout;
     if me.trim_ascii() == b"0" {

@@ -150,7 +150,7 @@ impl Server {
             .unwrap_or_else(|| panic!("no {name} in INFO"))
     }
 
-    /// Removes the server's directory, so that it cannot save.
+    /// Removes the server's directory, so that the server cannot save.
     pub(crate) fn lose_disk(&self) {
         std::fs::remove_dir_all(&self.dir).expect("removed");
     }

@@ -37,7 +37,8 @@ impl Written {
         Self { connection, told }
     }
 
-    /// The server reports a write before it answers a later command.
+    /// Returns the number of writes so far. The answer to the PING comes after the reports of all
+    /// earlier writes.
     pub(crate) async fn count(&self) -> u64 {
         let _: String = ask(&mut self.connection.clone(), "PING").await;
         self.told.load(Ordering::SeqCst)

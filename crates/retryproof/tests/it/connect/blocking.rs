@@ -40,7 +40,7 @@ fn sto_1_a_blocking_engine_is_connected_by_a_url() {
     forget(&url);
 }
 
-/// The connections belong to the engine's runtime, and still work after the caller has paused.
+/// The store's connections belong to the engine's own runtime, so they still work in later calls.
 #[cfg(all(feature = "postgres", feature = "mysql", feature = "redis"))]
 #[test]
 fn sto_1_a_blocking_engine_keeps_the_connections_of_its_store() {
