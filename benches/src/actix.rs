@@ -88,7 +88,7 @@ async fn annotated(body: Bytes) -> (&'static [u8], StatusCode) {
     (&ANSWER, StatusCode::CREATED)
 }
 
-/// All routes of an app; each worker builds them.
+/// All routes of an app. Each worker builds its own.
 fn routes(
     (strict, optional): (IdempotencyFilter, IdempotencyFilter),
 ) -> impl Fn(&mut ServiceConfig) + Clone {

@@ -54,7 +54,7 @@ pub fn instructions_without(
         Ok::<_, String>(spent_in(part, &text))
     };
     let counted = own(few).and_then(|less| Ok((less, own(many)?)));
-    // The file may not exist.
+    // Ignore any error: after a failed run, there may be no file.
     let _ = std::fs::remove_file(&profile);
     let (less, more) = counted?;
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
@@ -82,7 +82,8 @@ pub fn row(
 /// The instructions of a callgrind profile that were spent in functions whose name contains `part`,
 /// callees left out.
 fn spent_in(part: &str, profile: &str) -> u64 {
-    // The first time, a name follows its number. Later, only the number appears.
+    // In a profile, a function's number is followed by its name the first time, and then appears
+    // alone.
     let mut wanted = HashSet::new();
     let (mut inside, mut of_callee, mut spent) = (false, false, 0);
     for line in profile.lines() {

@@ -68,10 +68,11 @@ pub(crate) fn run() -> Result<Report, String> {
 pub(crate) fn how() -> String {
     format!(
         "Each request is a POST with a body of 180 bytes, and the handler answers with 180 bytes \
-         of its own. {CONNECTIONS} connections, HTTP/1.1, memory store. The client polls its \
-         sockets and never sleeps, because the work of waking it would be charged to the server, \
-         and more of it to a slower server. {ROUNDS} rounds of {BATCH} requests for each \
-         contender, in turn. "
+         of its own. The server uses the memory store, and the client sends the requests over \
+         {CONNECTIONS} connections (HTTP/1.1). The client polls its sockets and never sleeps, \
+         because the work of waking it would be charged to the server, and more of it to a slower \
+         server. The contenders take turns in {ROUNDS} rounds, each with {BATCH} requests for each \
+         contender. "
     )
 }
 
@@ -126,7 +127,7 @@ fn goal(row: Row, name: &str) -> Row {
     }
 }
 
-/// The 99th percentile of the latency that a connection sees, guarded beside plain.
+/// Adds the 99th percentile of the latency that a connection sees, with the guard and without.
 pub(crate) fn latency(report: &mut Report, load: &Load, plain: &'static str) -> Result<(), String> {
     let mut ratios = Vec::new();
     let mut p99 = 0.0;

@@ -231,27 +231,27 @@ pub(crate) fn run() -> Result<Report, String> {
     measured.and(cleared)?;
     report.note(
         "MariaDB as `cargo xtask services up mariadb` starts it, on the same disk as the build: \
-         `innodb_flush_log_at_trx_commit=1`, and a buffer pool of a quarter of the memory (at \
-         most 4 GiB). Scopes have 16 bytes, keys 36 bytes in random order, like UUIDs, and \
-         values 200 bytes. The floor uses the same driver (`sqlx`) with one connection for each \
-         task, as the store does, and prepared statements in autocommit with the same durability \
-         and isolation, on a table with the same schema and indexes. Its execution is one INSERT \
-         and one UPDATE by primary key; its replay is one SELECT of fingerprint and result by \
-         primary key. Both sides run in turn in one loop, and a ratio is the median of the \
-         ratios of the rounds. One thread runs the client's tasks. In the rows with one task, a \
-         process of the scheduler's idle class keeps each core awake. Without it, a virtual core \
-         that sleeps between two calls wakes up late and cold, which doubled the times of either \
-         side at random."
+         `innodb_flush_log_at_trx_commit=1`, and a buffer pool of a quarter of the memory (at most \
+         4 GiB). Scopes have 16 bytes, keys 36 bytes in random order, like UUIDs, and values 200 \
+         bytes. The floor uses the same driver (`sqlx`) with one connection for each task, as the \
+         store does, and prepared statements in autocommit with the same durability and isolation, \
+         on a table with the same schema and indexes. Its execution is one INSERT and one UPDATE \
+         by primary key; its replay is one SELECT of fingerprint and result by primary key. The \
+         store and the floor take turns in one loop. Each round gives a ratio of the two, and the \
+         table shows the median of these ratios. One thread runs the client's tasks. In the rows \
+         with one task, a process of the scheduler's idle class keeps each core awake. Without it, \
+         a virtual core that sleeps between two calls wakes up late and cold, which doubled the \
+         times of the store or of the floor at random."
             .to_owned(),
     );
     report.note(
         "*Known key*: the process has seen the record complete, and reads it by primary key. \
          *First contact*: the process has not seen it, and the upsert finds it, which locks the \
          row. A waiter's time runs from just before another process sends the completing call \
-         until the waiter has the decoded result. The server sends no notifications, so a \
-         waiter polls, at last every 40 ms. The statements of a thousand callers are all that the \
-         server executed. Their goal is 1,000 first looks and three times the polls of one waiter for \
-         each process."
+         until the waiter has the decoded result. The server sends no notifications, so a waiter \
+         polls, with pauses that grow to 40 ms. The statements of a thousand callers are all that \
+         the server executed. Their goal is 1,000 first looks and three times the polls of one \
+         waiter for each process."
             .to_owned(),
     );
     Ok(report)

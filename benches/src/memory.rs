@@ -32,7 +32,7 @@ const MANY_ITEMS: usize = 256;
 const MILLION: u64 = 1_000_000;
 /// The bytes that ten million records need, with a reserve for other programs.
 const NEEDED: u64 = 6 << 30;
-/// The shortest time that works for the runs: it is over when the next call reads the clock.
+/// The shortest ttl: it is over when the next call reads the clock.
 const BLINK: Duration = Duration::from_nanos(1);
 
 const OURS: &str = "retryproof";
@@ -74,19 +74,19 @@ pub(crate) fn run() -> Result<Report, String> {
     allocations(&mut report)?;
     times(&mut report)?;
     report.note(format!(
-        "The scope has 16 bytes, the key 36 and the value {VALUE}. There is no fingerprint \
-         unless a row says so. A first execution is an acquire and a completion of a fresh key; \
-         *again* is the same on a key whose last result is past its ttl. Identities are made \
-         beforehand, and each carries its keyed hash. The floor is a `HashMap` behind one \
-         `std::sync::Mutex`, with the same hash function. `{PEER}` is a `DashMap` with its \
-         default hash function, SipHash; its acquire is one atomic `entry`. Both maps use scope \
-         and key as the key, check an owner and a time on every call, and share the value. They \
-         do nothing else: no bounds, no reclaiming, no waiters, no tokens. {READER:?} does even \
-         less: it knows that the call is a duplicate, and only looks the value up. Every \
-         contender reads the clock on every call, which takes about 25 ns, so the goal is set \
-         where the clock stands still. *Hot* rows cycle through {HOT} identities; *cold* rows \
-         read a million identities in random order. Instructions are counted by callgrind, as \
-         the difference of two counts of the same work, including the loop around it.",
+        "The scope has 16 bytes, the key 36 and the value {VALUE}. There is no fingerprint unless \
+         a row says so. A first execution is an acquire and a completion of a fresh key; *again* \
+         is the same on a key whose last result is past its ttl. Identities are created \
+         beforehand, and each contains its keyed hash. The floor is a `HashMap` behind one \
+         `std::sync::Mutex`, with the same hash function. `{PEER}` is a `DashMap` with its default \
+         hash function, SipHash; its acquire is one atomic `entry`. Both maps use scope and key as \
+         the key, check an owner and a time on every call, and share the value. They do nothing \
+         else: no bounds, no reclaiming, no waiters, no tokens. {READER:?} does even less: it \
+         knows that the call is a duplicate, and only looks the value up. Every contender reads \
+         the clock on every call, which takes about 25 ns, so the goal is set where the clock \
+         stands still. *Hot* rows cycle through {HOT} identities; *cold* rows read a million \
+         identities in random order. Instructions are counted by callgrind, as the difference of \
+         two counts of the same work, including the loop around it.",
     ));
     report.note(
         "Bytes are those requested from the allocator. The allocator's own overhead is not \
@@ -208,7 +208,7 @@ fn cold(report: &mut Report) -> Result<(), String> {
             }
         }
     }
-    // A duplicate has its own copy of the key.
+    // Create the identities again, because a real duplicate has its own copy of the key.
     let many = items(0..MILLION);
     let replay = |keeper: &dyn Keeper, thread: u64, n: u64| {
         let n = (n + thread * MILLION).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
@@ -288,7 +288,7 @@ pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
         [work, who, count] => {
             let mut bench = Bench::new(who)?;
             bench.work(work, 0..number(count)?)?;
-            // Otherwise, the measurement would include the time to free everything.
+            // Do not drop the records, because the count would include the work of freeing them.
             std::mem::forget(bench);
             Ok(())
         }

@@ -62,7 +62,7 @@ fn options(url: &str) -> Result<PgConnectOptions, String> {
 }
 
 fn config(url: &str, table: &str) -> Result<PostgresConfig, String> {
-    // Detecting a pooler would cost a few more statements.
+    // State that there is no pooler, because detecting one would cost a few more statements.
     Ok(PostgresConfig::from_url(url)
         .map_err(text)?
         .with_table_name(table)
@@ -264,18 +264,18 @@ pub(crate) fn run() -> Result<Report, String> {
         place.number("SELECT current_setting('server_version_num')::bigint/10000".into()),
     )?;
     report.note(format!(
-        "PostgreSQL {version} as `cargo xtask services up postgres` starts it, on the same disk \
-         as the build: `fsync` and `synchronous_commit` are on, and `shared_buffers` is a \
-         quarter of the memory (at most 4 GiB). Scopes have 16 bytes, keys 36 bytes in random \
-         order, like UUIDs, and values 200 bytes. The floor uses the same driver (`sqlx`) with \
-         one connection for each task, as the store does, and prepared statements in autocommit \
-         with the same durability, on a table with the same schema and indexes. Its execution is \
-         one INSERT and one UPDATE by primary key; its replay is one SELECT of the same columns \
-         by primary key. Both sides run in turn in one loop, and a ratio is the median of the \
-         ratios of the rounds. One thread runs the client's tasks. In the rows with one task, a \
-         process of the scheduler's idle class keeps each core awake. Without it, a virtual core \
-         that sleeps between two calls wakes up late and cold, which doubled the times of either \
-         side at random."
+        "PostgreSQL {version} as `cargo xtask services up postgres` starts it, on the same disk as \
+         the build: `fsync` and `synchronous_commit` are on, and `shared_buffers` is a quarter of \
+         the memory (at most 4 GiB). Scopes have 16 bytes, keys 36 bytes in random order, like \
+         UUIDs, and values 200 bytes. The floor uses the same driver (`sqlx`) with one connection \
+         for each task, as the store does, and prepared statements in autocommit with the same \
+         durability, on a table with the same schema and indexes. Its execution is one INSERT and \
+         one UPDATE by primary key; its replay is one SELECT of the same columns by primary key. \
+         The store and the floor take turns in one loop. Each round gives a ratio of the two, and \
+         the table shows the median of these ratios. One thread runs the client's tasks. In the \
+         rows with one task, a process of the scheduler's idle class keeps each core awake. \
+         Without it, a virtual core that sleeps between two calls wakes up late and cold, which \
+         doubled the times of the store or of the floor at random."
     ));
     report.note(
         "*Known key*: the process has seen the record complete, and reads it by primary key. \
@@ -420,8 +420,8 @@ fn footprint(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<()
         let store = place.store("strange", 4).await?;
         let position = "SELECT (pg_current_wal_insert_lsn()-'0/0')::bigint";
         let mut least = i64::MAX;
-        // The log belongs to the whole server. Some of the measurements include other writes;
-        // writes of a replay would be in all of them.
+        // The log belongs to the whole server, so some of these measurements include other writes.
+        // Only the smallest one counts, because writes of replays would be in all of them.
         for take in 0..8 {
             place.settle().await?;
             replay(&*store, take * 1_000).await?;

@@ -241,11 +241,11 @@ pub(crate) fn run() -> Result<Report, String> {
          UUIDs, and values 200 bytes. The floor uses the same driver (`redis`) over one shared \
          connection, as the store does, with the same durability. Its execution is a `SET NX PX` \
          of the owner and a `SET PX` of the value; its replay is one `GET` of a value as long as \
-         the record. Both sides run in turn in one loop, and a ratio is the median of the ratios \
-         of the rounds. One thread runs the client's tasks. In the rows with one task, a process \
-         of the scheduler's idle class keeps each core awake. Without it, a virtual core that \
-         sleeps between two calls wakes up late and cold, which doubled the times of either side \
-         at random."
+         the record. The store and the floor take turns in one loop. Each round gives a ratio of \
+         the two, and the table shows the median of these ratios. One thread runs the client's \
+         tasks. In the rows with one task, a process of the scheduler's idle class keeps each core \
+         awake. Without it, a virtual core that sleeps between two calls wakes up late and cold, \
+         which doubled the times of the store or of the floor at random."
             .to_owned(),
     );
     report.note(

@@ -172,7 +172,8 @@ fn executions(
         *counter += 1;
         *counter
     };
-    // A commit costs about twice as much while the log file still grows, so this grows it first.
+    // A commit costs about twice as much while the log file still grows, so these writes grow it
+    // first.
     for number in 0..WARM_UP {
         let far = WARM_UP * 1_000 + number;
         floor.two_writes(far, &value).map_err(|error| error.to_string())?;
@@ -296,7 +297,7 @@ fn replays(
     let ids: Vec<_> = (1..=500).map(identity).collect();
     let request = AcquireRequest::new(OwnerId::new(), LEASE, TTL);
     let medians = runtime.block_on(async {
-        // These calls run on this thread, and none of them waits.
+        // These calls run on this thread and never wait, so `ready` needs no runtime.
         interleave(
             ROUNDS,
             vec![

@@ -91,16 +91,16 @@ pub(crate) fn run() -> Result<Report, String> {
         times(&mut report, work, what)?;
     }
     report.note(format!(
-        "Each call is an `execute` of an engine on the memory store, in place, with a value of \
-         200 bytes, a key of 36 bytes and a context that was built beforehand. *Off*: no \
-         observer and no subscriber. *Metrics*: the observer of `retryproof-metrics`, with a \
-         recorder that has one atomic for each counter and gauge, and 16 for each histogram. \
-         *OpenTelemetry*: the observer of `retryproof-otel`, with the SDK. *Spans*: a subscriber \
-         of `tracing-subscriber` at INFO, which formats the fields of each span and writes \
-         nothing. The span of a call is at INFO, and the spans of its phases are at DEBUG. The goal \
-         of the allocations is what a build without any telemetry allocates, and the loop's own \
-         value is one of them. \
-         {ROUNDS} rounds of {CALLS} calls, each in its own process."
+        "Each call is an `execute` of an engine on the memory store, in place, with a value of 200 \
+         bytes, a key of 36 bytes and a context that was built beforehand. *Off*: no observer and \
+         no subscriber. *Metrics*: the observer of `retryproof-metrics`, with a recorder that has \
+         one atomic for each counter and gauge, and 16 for each histogram. *OpenTelemetry*: the \
+         observer of `retryproof-otel`, with the SDK. *Spans*: a subscriber of \
+         `tracing-subscriber` at INFO, which formats the fields of each span and writes nothing. \
+         The span of a call is at INFO, and the spans of its phases are at DEBUG. The goal of the \
+         allocations is what a build without any telemetry allocates, including one allocation for \
+         the value that the loop creates. There are {ROUNDS} rounds of {CALLS} calls, each in a \
+         separate process."
     ));
     Ok(report)
 }
@@ -227,8 +227,7 @@ fn engine(who: &str) -> Result<IdempotencyEngine, String> {
     let config = IdempotencyConfig::default();
     let mut builder = IdempotencyEngine::builder(MemoryStore::new());
     if who == "metrics" {
-        // The first engine of a process has installed the recorder, so the error of the second one
-        // is ignored.
+        // Ignore the error: the first engine of this process has already installed the recorder.
         let _ = metrics::set_global_recorder(Atomics);
         builder = builder.observer(retryproof_metrics::observer(&config));
     }

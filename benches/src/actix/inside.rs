@@ -51,7 +51,7 @@ pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
     })
 }
 
-/// Calls one way, by its number, `COUNT` times; callgrind counts it.
+/// Calls one way, by its number, `COUNT` times, while callgrind counts the instructions.
 pub(super) fn repeat(args: &[String]) -> Result<(), String> {
     let [way, count] = args else { return Err("usage: actix call WAY COUNT".into()) };
     let way = way

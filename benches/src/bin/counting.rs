@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same program with an allocator that counts. Only `heap::counted` starts it.
+//! The benchmark program with an allocator that counts. Only `heap::counted` starts it.
 
 use std::alloc::System;
 use std::process::ExitCode;

@@ -41,7 +41,7 @@ pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
     })
 }
 
-/// Calls in one way `COUNT` times; callgrind counts it.
+/// Calls in one way `COUNT` times, while callgrind counts the instructions.
 pub(super) fn repeat(args: &[String]) -> Result<(), String> {
     let [way, count] = args else { return Err("usage: http call WAY COUNT".into()) };
     let count = count.parse().map_err(|_| "http call: COUNT is not a number")?;

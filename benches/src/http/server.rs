@@ -12,7 +12,8 @@ use bytes::Bytes;
 use retryproof::http::{IdempotencyFilter, Policy};
 use retryproof::{IdempotencyEngine, MemoryStore, idempotent};
 
-/// 180 bytes of the handler's own. An echo of the request would make our figures look better.
+/// The response of each handler. It does not echo the request, because an echo would make our
+/// figures look better.
 pub(crate) static ANSWER: [u8; 180] = [b'a'; 180];
 
 async fn plain(body: Bytes) -> (StatusCode, &'static [u8]) {
@@ -45,7 +46,8 @@ pub(crate) fn filters() -> Result<(IdempotencyFilter, IdempotencyFilter), String
 pub(super) fn router() -> Result<Router, String> {
     let (strict, optional) = filters()?;
     let policy = Policy::new("bench.layered");
-    // All routes have the same depth. The cost of a nested router would count as the guard's.
+    // All routes have the same depth, because the cost of a nested router would be counted as the
+    // guard's.
     let guarded = |[annotated_at, layered_at]: [&str; 2], filter: IdempotencyFilter| {
         Router::new()
             .route(annotated_at, post(annotated))
@@ -127,7 +129,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // This process may use every core again.
+        // Let this process use both cores again.
         let own = std::process::id().to_string();
         let _ = Command::new("taskset").args(["-a", "-p", "-c", "0-1", &own]).output();
     }

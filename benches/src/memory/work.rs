@@ -59,8 +59,8 @@ pub(super) struct Item {
 pub(super) type Pair = (Scope, Key);
 
 pub(super) fn item(n: u64) -> Item {
-    // The program built this scope at run time, not from a literal, so the scope counts references,
-    // like a configured one.
+    // This scope is built at run time, not from a literal, so it is reference-counted, like a scope
+    // from a configuration.
     thread_local!(static MADE: Scope = Scope::new(SCOPE).expect("a valid scope"));
     let scope = MADE.with(Scope::clone);
     let key = Key::new(format!("{n:036}")).expect("a valid key");

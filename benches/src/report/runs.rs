@@ -8,7 +8,8 @@ use std::{fs, io};
 
 use super::{Row, number};
 
-/// Fewer runs say too little about the spread, so the page says how many are missing.
+/// If there are fewer runs than this, the page says how many are missing, because they show too
+/// little of the spread.
 pub(super) const ENOUGH: usize = 5;
 
 const HEADER: &str = "revision\tdate\trun\tfigure\tvalue\tratio\n";

@@ -24,14 +24,14 @@ pub(crate) fn run() -> Result<Report, String> {
     measured.and(runtime.block_on(place.clear()))?;
     report.note(format!(
         "This suite uses the servers and floors of the suites `postgres`, `mariadb` and `redis`, \
-         in turn with 10,000 and with five million records. *500 keys*: the same 500 keys \
-         are read again and again, as retries would do. *Any key*: each read picks any record of \
-         the table that was not read recently, so reads slow down once the table outgrows the \
-         caches of the processor and of the server. The time of the bare read grows in the \
-         same way: the row above each replay shows by how much. PostgreSQL keeps its shared \
-         buffers of 4 GiB on huge pages if the machine has reserved them (`sysctl \
-         vm.nr_hugepages=2300`), as its manual advises: {} Before the measurement, Redis has \
-         rewritten its log and moved the records to its larger table.",
+         in turn with 10,000 and with five million records. *500 keys*: the same 500 keys are read \
+         again and again, as retries would do. *Any key*: each read picks any record of the table \
+         that was not read recently, so reads slow down once the table outgrows the caches of the \
+         processor and of the server. The bare read slows down too: the row above each replay \
+         shows by how much. PostgreSQL keeps its shared buffers of 4 GiB on huge pages if the \
+         machine has reserved them (`sysctl vm.nr_hugepages=2300`), as its manual advises: {} \
+         Before the measurement, Redis has rewritten its log and moved the records to its larger \
+         table.",
         huge_pages(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
     ));
     Ok(report)
@@ -42,8 +42,8 @@ fn huge_pages(meminfo: &str) -> &'static str {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("HugePages_Total:"));
     match line.and_then(|count| count.trim().parse::<u64>().ok()) {
         Some(1..) => {
-            "here it has. Without them, in another run, a bare read of any key was 1.57 x and a \
-             replay 1.50 x that at 10 k."
+            "here it has. Without them, in another run, a bare read of any key took 1.57 times as \
+             long as with 10,000 records, and a replay 1.50 times as long."
         }
         _ => "here it has none, which makes reads of any key slower.",
     }
@@ -62,7 +62,7 @@ mod tests {
         assert!(
             huge_pages("MemFree: 1 kB\nHugePages_Total:    2300\n").starts_with("here it has. ")
         );
-        assert!(huge_pages("HugePages_Total:       0\n").starts_with("here it has not"));
-        assert!(huge_pages("").starts_with("here it has not"));
+        assert!(huge_pages("HugePages_Total:       0\n").starts_with("here it has none"));
+        assert!(huge_pages("").starts_with("here it has none"));
     }
 }
