@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The client of the checkout page. Every retry of a purchase sends the same key and the same bytes. The headers of an answer say
-// what the server did. If no answer arrives, the server's feed says it.
+// The client of the checkout page. Every retry of a purchase sends the same key and the same bytes. The page
+// shows what the server did with each request: from the headers of the answer, or from the server's feed if no
+// answer arrives.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
 const euros = (cents) => `€${(cents / 100).toFixed(2)}`;
 const lasting = (ms) => (ms < 1 ? "<1 ms" : ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`);
-/** What the page remembers of its own requests and of those of others. */
+/** How many requests the page remembers, including those of other pages. */
 const KEPT = 500;
 
-/** What is happening to a request that has no answer yet. */
+/** The texts for the states of a request that has no answer yet. */
 const MEANS = { sent: "on its way", running: "the handler is at work", waiting: "for the answer of the first" };
 
-/** Text only, never markup: what a server says cannot become part of the page. */
+/** Creates an element whose content is only text, so that no text of a server can become markup. */
 function element(tag, name, text) {
   const made = document.createElement(tag);
   if (name) made.className = name;
@@ -22,14 +23,14 @@ function element(tag, name, text) {
 
 const hex = (bytes) => Array.from(crypto.getRandomValues(new Uint8Array(bytes)), (b) => b.toString(16).padStart(2, "0")).join("");
 
-/** One for each order that must be placed once. `randomUUID` is there on localhost and over https only. */
+/** Returns a new key; each order has one. Browsers have `randomUUID` only on localhost and over HTTPS. */
 const freshKey = () => (crypto.randomUUID ? crypto.randomUUID() : hex(16));
 
 const page = hex(4); // marks the requests of this page in the feed
 const rows = new Map(); // the rows of the list, by attempt or by the server's number
 let purchase;
 let attempts = 0;
-let connections = 0; // counts the connections to the feed; a restarted server counts its requests from the start again
+let connections = 0; // counts the connections to the feed, because a restarted server numbers its requests from 1 again
 let feed = null;
 
 // --- one purchase -----------------------------------------------------------------------------------------------------
@@ -61,7 +62,7 @@ function pay() {
   priced();
 }
 
-/** The same key and the same bytes: anything else would be another request. */
+/** Sends the same key and the same bytes again, because any change would make it a different request. */
 function retry() {
   $("notice").hidden = true;
   $("pay").focus();
@@ -122,7 +123,10 @@ function lost() {
   notice("open", "No answer came back.", "Was it charged? The page cannot know, and need not: the same key cannot be charged twice.", "", true);
 }
 
-/** What may still become an answer is open; a refusal is final. A refusal of the guard's is a problem in JSON (RFC 9457); a handler's own is text. */
+/**
+ * Explains an answer that is not a success. It is open if a retry can still succeed, and otherwise final. The guard
+ * refuses with a problem in JSON (RFC 9457), the handler with text.
+ */
 function explain(response, text) {
   let problem = null;
   if ((response.headers.get("Content-Type") ?? "").startsWith("application/problem+json")) {
@@ -198,7 +202,7 @@ function tally() {
 
 // --- the server's feed ------------------------------------------------------------------------------------------------
 
-/** A browser keeps only a handful of connections to one server, so a hidden page closes its own. */
+/** A browser opens only a few connections to one server, so a hidden page closes its connection to the feed. */
 function listen() {
   feed?.close();
   document.documentElement.dataset.feed = "off";
@@ -240,7 +244,7 @@ function heardOf(event) {
 let asking = false;
 let askAgain = false;
 
-/** One question at a time; whatever happens meanwhile is asked about once more. */
+/** Fetches the ledger. If it is called while a fetch runs, the running call fetches once more afterwards. */
 async function ledger() {
   if (asking) {
     askAgain = true;
@@ -252,7 +256,7 @@ async function ledger() {
     try {
       const response = await fetch("/payments", { cache: "no-store" });
       if (response.ok) list(await response.json());
-    } catch { /* the server is away; the next answer asks again */ }
+    } catch { /* the server is unavailable; the next answer fetches the ledger again */ }
   } while (askAgain);
   asking = false;
 }
