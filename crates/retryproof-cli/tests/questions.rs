@@ -17,7 +17,7 @@ mod support;
 
 const PAGE: &str = include_str!("../../retryproof/src/guide/operating.md");
 const RECORDS: u64 = 200_000;
-/// How many of these records no holder will finish.
+/// How many of the records have a dead holder, so that they are never finished.
 const STUCK: usize = 25;
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -68,7 +68,8 @@ fn answered(place: &Place, line: &str) -> Output {
     output
 }
 
-/// The same for a line that succeeds. Returns what it prints on stdout and on stderr.
+/// Like [`answered`], for a line that succeeds. Returns what the line prints on stdout and on
+/// stderr.
 fn done(place: &Place, line: &str) -> (String, String) {
     let output = answered(place, line);
     assert_eq!(code(&output), 0, "`{line}`: {}{}", out(&output), err(&output));

@@ -65,7 +65,7 @@ impl TxSource<MysqlDialect> for SeaSource {
 
 impl TxPort<MysqlDialect> for SeaTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-        // If the transaction has already ended, the commit fails.
+        // No probe is needed here: if the transaction has already ended, the commit fails.
         run(self, sql, params).await
     }
 }

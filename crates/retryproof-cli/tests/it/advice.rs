@@ -153,7 +153,7 @@ fn ops_4_a_release_after_the_lease_is_not_needed_and_hides_the_takeover() {
     assert!(done.contains("a first attempt, not a takeover"), "{done}");
     assert_eq!(out(&place.run(&[], script).output().unwrap()), "first\n");
 
-    // A live lease is another matter.
+    // Under a live lease, the question must not say that a release is not needed.
     let place = Place::sqlite();
     let (run, live) = running(&place, "PT1M");
     let release = ["release", "work", "k", "--token", &live, "--reason", "x", "--even-if-live"];
@@ -183,7 +183,7 @@ fn ops_3_a_declined_question_and_a_missing_terminal_change_and_log_nothing() {
     let help = out(&bare().arg("--help").output().unwrap());
     assert!(line(&help, "2 ").join(" ").contains("confirmation"), "{help}");
     assert!(line(&help, "4 ").join(" ").contains("your answer to the question"), "{help}");
-    // The question is a real one.
+    // After the answer `y`, the forget takes place.
     let (confirmed, said) = answered(place.retryproof(forget), "y\n");
     assert!(confirmed == 0 && said.contains("requested"), "{confirmed}: {said}");
 }

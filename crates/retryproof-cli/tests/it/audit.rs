@@ -41,7 +41,7 @@ fn json(place: &Place, arguments: &[&str]) -> Value {
     serde_json::from_str(&out(&output)).unwrap()
 }
 
-/// The entries of a list, from which each has the given field.
+/// The value of `field` in each entry of a list.
 fn each(entries: &Value, field: &str) -> Vec<Value> {
     entries.as_array().unwrap().iter().map(|entry| entry[field].clone()).collect()
 }
@@ -92,7 +92,7 @@ fn requests_are_audited(place: &Place) {
     assert_eq!(entries[2]["token"], 1);
     assert_eq!(entries[0]["token"].to_string(), token);
 
-    // The import is about the whole store.
+    // The entries of an import name no record, because an import is about the whole store.
     let (exported, file) = (place.retryproof(["export"]).output().unwrap(), place.path("all"));
     std::fs::write(&file, exported.stdout).unwrap();
     let import = ["import", file.to_str().unwrap(), "--reason", "a move", "--yes"];
@@ -126,7 +126,8 @@ fn ops_10_requests_and_their_outcomes_are_listed_on_every_server() {
     requests_are_audited(&mariadb());
 }
 
-/// The record stays, the exit code and the sentence say why, and no outcome claims a change.
+/// Checks that the record stays, that the exit code and `sentence` say why, and that no outcome
+/// claims a change.
 fn nothing_changes(place: &Place, token: &str, expected: i32, sentence: &str) {
     let refused = change(place, "forget", "k", token);
     let said = err(&refused);
@@ -143,7 +144,7 @@ fn nothing_changes(place: &Place, token: &str, expected: i32, sentence: &str) {
     assert!(err(&import).contains("nothing was imported, because the audit table"));
 }
 
-/// Neither a service nor its actions need the table.
+/// Checks that a service works without the audit table, and that `doctor` does not miss it.
 fn a_service_works(place: &Place) {
     completed(place, "k");
     let doctor = json(place, &["doctor"]);
@@ -151,7 +152,7 @@ fn a_service_works(place: &Place) {
     assert!(!ids.iter().any(|id| id == "schema" || id == "privilege"), "{doctor:#}");
 }
 
-/// The store looks as if an earlier version had migrated it.
+/// Drops the audit table, as if an earlier version had migrated the store.
 fn nothing_changes_without_the_table(place: &Place) {
     let token = completed(place, "k");
     sql(place, &format!("DROP TABLE {}_audit", table(place)));

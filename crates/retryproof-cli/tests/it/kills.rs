@@ -42,7 +42,7 @@ pub(crate) fn one_run_at_a_time(place: &Place) {
     }
     assert_eq!(place.read("runs"), "run\n");
 
-    // A run is killed. The next one waits for the end of its lease, and takes over.
+    // One run is killed. The next run waits for the end of the killed run's lease, and takes over.
     let script = "echo $RETRYPROOF_ATTEMPT >> attempts; echo $$ > pid; [ $RETRYPROOF_ATTEMPT = \
                   takeover ] || exec sleep 300; echo finished";
     let run = || {

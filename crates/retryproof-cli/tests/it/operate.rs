@@ -40,7 +40,7 @@ pub(crate) fn killed(mut run: Child) {
 }
 
 pub(crate) fn records_are_listed_and_changed(place: &Place) {
-    // A live lease.
+    // First, the record has a live lease.
     let (run, token) = running(place, "PT1M");
     let (live, said) = change(place, &["release", "work", "k", "--token", &token]);
     assert!(live == 4 && said.contains("live lease (holder: "), "{live}: {said}");
@@ -86,7 +86,7 @@ pub(crate) fn records_are_listed_and_changed(place: &Place) {
     let (finished, said) = change(place, &["release", "work", "k", "--token", &token]);
     assert!(finished == 4 && said.contains("is complete"), "{finished}: {said}");
 
-    // After an erase, the promise stays. After a forget, the work may run again.
+    // After an erase, the work still does not run again. After a forget, it can run again.
     assert_eq!(change(place, &["erase", "work", "k", "--token", &token]).0, 0);
     assert_eq!(json(place, &["get", "work", "k", "--body"])["body"]["codec"], "tombstone");
     let again = place.run(&[], "echo again").output().unwrap();
@@ -188,7 +188,8 @@ fn ops_4_a_resolve_without_a_ttl_takes_the_one_of_the_scope() {
     killed(run);
     let resolve = ["resolve", "work", "k", "--token", &token, "--done", "--even-if-live"];
 
-    // The default of the configuration may be shorter than the ttl in the program's code.
+    // A default ttl in the configuration does not count, because it may be shorter than the ttl in
+    // the program's code.
     let settings = place.path("app.toml");
     let config = ["--config", settings.to_str().unwrap()];
     std::fs::write(&settings, "[idempotency]\ndefault-ttl = \"P9D\"\n").unwrap();

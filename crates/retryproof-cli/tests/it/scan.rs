@@ -71,7 +71,7 @@ fn ops_2_a_wrong_position_or_limit_is_a_usage_error() {
     let place = Place::sqlite();
     for wrong in [
         &["ls", "--after=%"][..],
-        // The text can be parsed, but is no position of this store.
+        // The text can be parsed, but is not a position of this store.
         &["ls", "--after=MTc"],
         &["stuck", "--after=MTc"],
         &["ls", "--limit", "0"],

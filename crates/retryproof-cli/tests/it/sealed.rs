@@ -148,7 +148,8 @@ fn resolved(place: &Place, stored: &str, record: &[&str], about: &[&str]) {
 fn seal_8_the_answers_of_a_subject_are_erased() {
     let place = Place::sealed_sqlite();
     executed(&place, "echo once");
-    // The result is about a caller: its holder hangs, and an operator resolves the record.
+    // An operator resolves records of dead holders. Without `--subject`, the caller is the subject
+    // of the result.
     let key = ["--caller", "ada@example.org"];
     for subject in ["ada@example.org", "bob@example.org"] {
         resolved(&place, &format!("15:{subject}:k"), &["k", &format!("--caller={subject}")], &[]);
@@ -254,7 +255,7 @@ async fn seal_8_the_keys_can_be_in_postgres() {
     assert!(out(&rotated).contains("\"keys_wrapped\": 1"), "{}", out(&rotated));
     std::fs::write(place.path("master"), OTHER).unwrap();
     assert_eq!(out(&verb(&work, 0)), "canary\n");
-    // Keys and records in one database.
+    // If the database of the keys also has a table of records, the command warns.
     let warned = "also has the table `retryproof_records`";
     assert!(!err(&verb(&work, 0)).contains(warned));
     let records = format!("CREATE TABLE {schema}.retryproof_records ()");
@@ -280,7 +281,7 @@ fn seal_5_sealed_answers_move_as_they_are() {
     moved(&plain, &sealed);
     assert!(!found(&sealed, "canary-42"), "an imported answer is in a file");
     assert_eq!(executed(&sealed, "echo twice"), "canary-42\n");
-    // The same keys and the same secret.
+    // The other store has the same keys and the same secret.
     let other = Place::sealed_sqlite();
     std::fs::copy(sealed.path("keys.db"), other.path("keys.db")).unwrap();
     moved(&sealed, &other);

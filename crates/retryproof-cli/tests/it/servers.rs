@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same on servers, which several machines share.
+//! The checks of the other modules, on servers, which several machines share.
 
 use retryproof::OwnerId;
 
@@ -12,8 +12,8 @@ use crate::support::{Place, code, err, out};
 use crate::top::scopes_are_counted;
 use crate::transfer::move_through;
 
-/// The URL of a server that `cargo xtask services up` has started: the variable, else the file that
-/// it wrote.
+/// The URL of a server that `cargo xtask services up` has started, from the environment variable or
+/// else from the file that the command wrote.
 pub(crate) fn service(variable: &str, name: &str) -> String {
     if let Ok(url) = std::env::var(variable) {
         return url;

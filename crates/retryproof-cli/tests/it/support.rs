@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use retryproof_testkit::folder::Folder;
 
-/// The most that a test waits for something that should happen at once. Servers and processes share
-/// busy machines.
+/// How long a test waits for something that happens at once on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The secret of stores with hashed identities, and its variable.
@@ -60,7 +59,7 @@ impl Place {
         Self { folder, url, is_hashed: false, is_sealed: false }.migrated()
     }
 
-    /// The same with hashed identities.
+    /// The store of a server, with hashed identities.
     pub(crate) fn hashed_on(url: String) -> Self {
         let folder = Folder::new("cli").expect("a folder");
         Self { folder, url, is_hashed: true, is_sealed: false }.migrated()
@@ -76,7 +75,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// The content of a file, or nothing.
+    /// The content of a file in the folder, or an empty text.
     pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }

@@ -15,7 +15,7 @@ pub(crate) fn on_terminal(command: Command) -> (i32, String) {
     answered(command, "")
 }
 
-/// The same. The user types `input` before the command asks.
+/// Like [`on_terminal`], for a user who types `input` before the command asks.
 pub(crate) fn answered(mut command: Command, input: &str) -> (i32, String) {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&controller).unwrap();
@@ -29,13 +29,13 @@ pub(crate) fn answered(mut command: Command, input: &str) -> (i32, String) {
         .stderr(Stdio::from(terminal()))
         .spawn()
         .unwrap();
-    // The command keeps the terminal open, and a read from it ends only when the last user closes
-    // it.
+    // This value has the terminal open. Drop it, because a read from the terminal ends only when no
+    // process has it open.
     drop(command);
     let mut controller = File::from(controller);
     controller.write_all(input.as_bytes()).unwrap();
     let (mut text, mut part) = (Vec::new(), [0; 4096]);
-    // On Linux, reading fails when the last user of the terminal has closed it.
+    // On Linux, reading fails when the last process has closed the terminal.
     while let Ok(read @ 1..) = controller.read(&mut part) {
         text.extend_from_slice(&part[..read]);
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{Place, code, err, eventually, out, started};
 
-/// Counts a result and a run in progress, twice.
+/// Checks that two snapshots of `top` count a result and a run in progress.
 pub(crate) fn scopes_are_counted(place: &Place) {
     let done = place.retryproof(["run", "done", "k", "--", "true"]).output().unwrap();
     assert_eq!(code(&done), 0, "{}", err(&done));

@@ -32,7 +32,7 @@ fn records(text: &str) -> BTreeMap<String, Value> {
     lines.map(|line| (line["key"].as_str().unwrap().to_owned(), line)).collect()
 }
 
-/// A command's result with bytes that are not text, and one whose output was not kept.
+/// Stores a command's result with bytes that are not text, and one whose output was not kept.
 fn with_results(place: &Place) {
     let all: &[(&[&str], &str)] = &[
         (&["binary"], "printf 'a\\377\\000b'; exit 3"),
@@ -204,7 +204,7 @@ fn ops_6_a_closed_pipe_ends_an_export() {
 fn ops_6_an_interrupted_export_continues_at_its_position() {
     let place = large();
     let mut child = started(&mut place.retryproof(["export", "--show-keys"]));
-    // The export has begun, and waits for the reader of the pipe.
+    // After the first line, the export waits, because the pipe is full.
     let mut reader = BufReader::new(child.stdout.take().unwrap());
     let mut lines = String::new();
     reader.read_line(&mut lines).unwrap();
@@ -225,7 +225,7 @@ fn ops_6_an_interrupted_export_continues_at_its_position() {
     assert_eq!(seen.len(), 10_001);
 }
 
-/// A key in progress whose lease is over, and whose holder has this name.
+/// Creates a key in progress whose lease is over, and whose holder has this name.
 fn abandoned(place: &Place, holder: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

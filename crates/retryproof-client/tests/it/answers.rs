@@ -90,7 +90,8 @@ async fn http_13_what_is_too_long_to_be_held_arrives_as_a_stream() {
     let answer = client(&server).post(URL).send().await.unwrap();
     assert!(answer.text().await.is_err());
     assert_eq!(server.sent().len(), 1);
-    // An answer of exactly the limit is held.
+    // An answer whose length is exactly the limit is held, so the client notices that it breaks
+    // off.
     let server = Server::with([with(200, &[], Pieces::body([data(b"12345678"), broken()]))]);
     assert!(server.client(|b| b.held_bytes(8).attempts(1)).post(URL).send().await.is_err());
 }

@@ -181,7 +181,8 @@ async fn sto_4_a_purge_that_does_not_keep_up_says_so() {
     for (batches, warnings) in [(50, 0), (70, 1), (130, 2)] {
         let (told, _listening) = Told::listen();
         let store = awkward(1_000, false, MS);
-        // The first purge without a backlog hangs, so this one counts as the second.
+        // In this store, the first purge without a backlog hangs. Start the count at 1, so that no
+        // purge hangs here.
         store.0.purges.store(1, Ordering::SeqCst);
         store.0.backlog.store(batches, Ordering::SeqCst);
         let engine = store.engine(|config| config.purge.enabled = false);

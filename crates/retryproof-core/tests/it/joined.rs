@@ -740,7 +740,7 @@ fn value() -> Payload {
 #[tokio::test(start_paused = true)]
 async fn cmp_7_complete_in_is_told_how_the_transaction_ended() {
     let world = world();
-    // Committed.
+    // The transaction is committed.
     let (held_1, mut tx) = (held(&world, "1").await, world.db.begin().await.unwrap());
     tx.write("1");
     let pending = held_1.complete_in(&mut tx, value()).await.unwrap();
@@ -750,7 +750,7 @@ async fn cmp_7_complete_in_is_told_how_the_transaction_ended() {
     assert!(!world.db.log().contains(&"wake"));
     pending.committed();
     assert_eq!((world.db.log(), world.ends()), (vec!["wake"], (1, 0, 0)));
-    // Rolled back.
+    // The transaction is rolled back.
     let (held_2, mut tx) = (held(&world, "2").await, world.db.begin().await.unwrap());
     let pending = held_2.complete_in(&mut tx, value()).await.unwrap();
     tx.roll_back_tx().await.unwrap();
@@ -827,7 +827,8 @@ async fn run_5_cmp_7_a_shutdown_waits_for_releases_in_the_background() {
     assert!(tokio::time::timeout(30 * MS, sleeping).await.is_err());
     assert_eq!(engine.shutdown(LONG).await, 0);
     assert!(world.db.log().contains(&"release"), "of the dropped call");
-    // The same holds for a completion that was refused within its transaction.
+    // A shutdown also waits for the release of a completion that was refused within its
+    // transaction.
     let world = self::world();
     let (refused, mut tx) = (held(&world, "k").await, world.db.begin().await.unwrap());
     world.db.set(Fault::Elsewhere);

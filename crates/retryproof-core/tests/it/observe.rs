@@ -132,7 +132,8 @@ async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
     let _ = engine.execute_with(ctx("held error"), action).await;
     expected.push((tokens.remove(0), "failed Held"));
 
-    // Lost: the holder hung past its lease without a beat, and another owner took over.
+    // The lease is lost: the holder hangs past its lease without a beat, and another owner takes
+    // over.
     let config = {
         let mut config = retryproof_core::IdempotencyConfig::default();
         config.max_hold = 10 * MS;
@@ -152,7 +153,7 @@ async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
     let _ = taker.complete(value()).await;
     expected.push((lost, "lost"));
 
-    // Dropped in the middle of the action.
+    // The call is dropped in the middle of the action.
     for (on_drop, end) in [(OnDrop::Release, "failed Released"), (OnDrop::Expire, "failed Dropped")]
     {
         let hang = |lease: retryproof_core::Lease| {

@@ -21,7 +21,7 @@ fn engine() -> IdempotencyEngine {
     IdempotencyEngine::new(MemoryStore::new())
 }
 
-/// Requests without a caller share their records.
+/// An app with this hook, in which requests without a caller share their records.
 fn app<R: IntoCaller>(hook: impl Fn(&Parts) -> R + Send + Sync + 'static) -> (Router, Runs) {
     on(&IdempotencyFilter::builder(engine()).caller(hook).absent_callers_share().build().unwrap())
 }
@@ -174,7 +174,7 @@ async fn http_16_a_hook_may_wait() {
     for (tenant, answer) in [("a", "1"), ("b", "2"), ("a", "1")] {
         assert_eq!(send(&app, from(Some(tenant), "k")).await.text(), answer);
     }
-    // The request was dropped while the hook waited, so nothing was acquired.
+    // This request is dropped while the hook waits, so nothing is acquired.
     let left = tokio::time::timeout(
         std::time::Duration::from_millis(10),
         send(&app, from(Some("c"), "k")),

@@ -43,7 +43,7 @@ impl<S: Sync> FromRequestParts<S> for User {
     }
 }
 
-/// Counts with a counter in the state.
+/// Extracts the counter of runs from the state.
 impl FromRequestParts<App> for Runs {
     type Rejection = Infallible;
 
@@ -94,7 +94,8 @@ async fn ann_6_an_extractor_that_authenticates_stands_before_a_replay() {
     // The refusal is the first response. It is not stored, so the key stays free.
     assert_eq!(send(&app, post("/pay", "k", "a")).await.status, StatusCode::UNAUTHORIZED);
     assert_eq!(send(&app, with_user()).await.text(), "1 ann");
-    // The refusal comes later, so the stored answer is not shown.
+    // A request without the user is also refused when an answer is stored, and does not get that
+    // answer.
     let stranger = send(&app, post("/pay", "k", "a")).await;
     assert_eq!((stranger.status, stranger.text()), (StatusCode::UNAUTHORIZED, ""));
     assert!(send(&app, with_user()).await.is_replay());
@@ -163,7 +164,8 @@ async fn http_16_the_default_scope_is_method_and_route_with_names_erased() {
     assert_eq!(scope(Method::POST, "/orders/1").await.text(), "POST /orders/{}");
     assert_eq!(scope(Method::PUT, "/orders/1").await.text(), "PUT /orders/{}");
     assert_eq!(scope(Method::POST, "/api/v1/7/x/y").await.text(), "POST /api/v1/{}/{*}");
-    // Both orders share one record under one key, so the other path is another request (FP-3).
+    // Both paths have the same scope, so their requests with one key share a record. The path is
+    // part of the fingerprint (FP-3).
     assert_eq!(scope(Method::POST, "/orders/2").await.code(), "fingerprint-mismatch");
 }
 

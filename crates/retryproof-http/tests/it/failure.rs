@@ -346,7 +346,8 @@ async fn http_13_the_stores_own_limit_counts_if_it_is_lower() {
         }
     };
     let app = Router::new().route("/pay", any(handler).layer(filter.guard(STD)));
-    // The body is over the limit by itself, over it with fields and envelope, and below it.
+    // The three bodies are over the limit, over it together with the fields and the envelope, and
+    // below it.
     for (key, len, replayed) in [("a", "301", false), ("b", "290", false), ("c", "200", true)] {
         assert_eq!(send(&app, post("/pay", key, len)).await.body.len().to_string(), len);
         let again = send(&app, post("/pay", key, len)).await;
@@ -396,7 +397,7 @@ async fn cmp_2_a_fenced_holder_answers_with_the_takers_result() {
     let (holder, taker) = overtaken("0", CompletionFailurePolicy::LogAndReturn, run).await;
     assert_eq!((holder.text(), holder.is_replay()), ("2", true));
     assert_eq!(taker.await.unwrap().text(), "2");
-    // The holder waits once more for a taker that is still running.
+    // This taker is still running when the holder has finished, so the holder waits for it.
     let (holder, taker) = overtaken("1500", CompletionFailurePolicy::LogAndReturn, run).await;
     assert_eq!((holder.text(), holder.is_replay()), ("2", true));
     assert_eq!(taker.await.unwrap().text(), "2");

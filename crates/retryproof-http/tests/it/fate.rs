@@ -257,7 +257,7 @@ async fn expect_tombstone(app: &Router, runs: &Runs) -> (Answer, Answer) {
     assert_eq!(again.header("retry-after"), None);
     assert!(again.text().contains("\"retryable\":false"));
     assert_eq!(runs.count(), 1);
-    // A different body is still 422 first.
+    // A duplicate with a different body gets 422, as without a tombstone.
     assert_eq!(send(app, post("/pay", "k", "other")).await.code(), "fingerprint-mismatch");
     (first, again)
 }
@@ -445,7 +445,7 @@ async fn cmp_9_a_hook_that_panics_is_a_value_that_cannot_be_encoded() {
         .build()
         .unwrap();
     let (app, runs) = app(&filter, |_| (StatusCode::CREATED, [("location", "/p/1")], "done"));
-    // For its own caller, this is a completion failure: with log-and-return, the response is sent
+    // The first caller's completion has failed. With log-and-return, its response is sent
     // nevertheless.
     let Ok(first) = app.clone().oneshot(post("/pay", "k", "")).await;
     assert_eq!(first.extensions().get::<Recorded>(), Some(&Recorded::Tombstone));

@@ -255,7 +255,7 @@ async fn http_7_a_status_in_trailers_says_its_fate_by_its_metadata_too() {
 }
 
 /// A response that is recorded before its status is known counts as done, whatever the status says.
-/// The entry stays inside the server nevertheless.
+/// The metadata entry with the fate does not leave the server.
 #[tokio::test(start_paused = true)]
 async fn http_7_http_13_the_fate_at_the_end_of_a_stream_comes_too_late_and_does_not_leave_the_server()
  {
@@ -305,7 +305,8 @@ async fn http_13_a_second_message_makes_a_stream_which_flows_and_is_not_replayab
     let service = filter().grpc(STD).layer(method(&runs, &[], pieces));
     let Ok(first) = service.clone().oneshot(call(PATH, "k")).await;
     let mut body = first.into_body();
-    // The part that shows that it is a stream arrives in one piece, and the rest as it is sent.
+    // The two messages that show that the response is a stream arrive in one piece. The rest
+    // arrives as it is sent.
     let frame = body.frame().await.expect("a frame").expect("whole");
     assert_eq!(frame.into_data().expect("two messages"), [MESSAGE, MESSAGE].concat());
     // The response is already recorded while the stream is open.
@@ -403,7 +404,7 @@ async fn http_16_without_a_named_scope_each_method_has_its_own() {
         let answer = answer!(service, call(path, "k"));
         assert_eq!(answer.header("x-run"), Some(run), "{path}");
     }
-    // With a shared name, another method is another request.
+    // If both methods share one scope, the same key with the other method is a mismatch.
     let service = filter().grpc(STD).layer(method(&runs, &[], vec![Piece::Data(MESSAGE), OK]));
     assert_eq!(answer!(service, call(PATH, "k")).header("x-run"), Some("3"));
     assert_eq!(

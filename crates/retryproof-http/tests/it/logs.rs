@@ -148,7 +148,7 @@ async fn id_4_nothing_of_a_request_or_an_answer_stands_in_a_log_line() {
             store.heal();
         }
     }
-    // The log of a lost lease and a takeover.
+    // Make a holder lose its lease, and another request take over, so that both are logged too.
     store.fault("extend", Fault::Fails(ErrorKind::Unavailable));
     let holder = tokio::spawn({
         let (app, request) = (app.clone(), ask("slow", "canary-key-4", "canary-body"));

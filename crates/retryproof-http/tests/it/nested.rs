@@ -130,7 +130,7 @@ async fn acq_14_a_request_inside_the_handler_of_its_own_key_is_in_flight_at_once
     let filter = filter();
     let inner = Router::new().route("/order", on_post(|| async { "in" }).layer(filter.guard(STD)));
     let handler = move || async move {
-        // The handler has been suspended before, so it runs in a separate task.
+        // Suspend the handler, so that it continues in a separate task.
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         let began = tokio::time::Instant::now();
         let answer = send(&inner, post("/order", "k", "")).await;

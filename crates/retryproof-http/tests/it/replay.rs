@@ -291,7 +291,7 @@ async fn http_8_a_head_request_has_a_record_and_a_length_of_its_own() {
 
 #[tokio::test(start_paused = true)]
 async fn http_8_the_length_that_a_head_was_told_is_not_said_to_a_get() {
-    // With the fingerprint `body`, the two are one request.
+    // With the fingerprint `body`, the HEAD and the GET count as the same request.
     let filter = filter_with(|config| config.web.fingerprint = FingerprintMode::Body);
     let service = tower::service_fn(|_: http::Request<Body>| async {
         let mut response = http::Response::new(Body::empty());

@@ -221,7 +221,7 @@ async fn http_4_a_smaller_limit_outside_is_413_too() {
     let (app, runs) = echo(&filter());
     let limited = Body::new(Limited::new(Body::from("123456"), 4));
     assert_eq!(send(&app, post("/pay", "k", limited)).await.code(), "body-too-large");
-    // The same with a layer, and a body without a length.
+    // A limit from a layer has the same effect, also on a body without a known length.
     let layered = app.layer(tower_http::limit::RequestBodyLimitLayer::new(4));
     let streamed = Body::new(Frames::of([3, 3]));
     let refused = send(&layered, post("/pay", "k", streamed)).await;

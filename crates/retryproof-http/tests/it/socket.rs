@@ -301,7 +301,7 @@ impl http_body::Body for Pieces {
     }
 }
 
-/// Returns the body's length.
+/// An app whose handler answers with the length of the body.
 fn measuring(filter: &IdempotencyFilter) -> (Router, Runs) {
     let runs = Runs::default();
     let handler = {
@@ -395,7 +395,7 @@ async fn http_2_malformed_lines_on_the_wire_are_refused() {
             "{lines:?} {answer}"
         );
     }
-    // hyper refuses invalid framing, or the upload ends.
+    // This chunk is malformed, so hyper refuses the request, or the upload ends with an error.
     let chunk = "POST /pay HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ntransfer-encoding: \
          chunked\r\nconnection: close\r\n\r\nzz\r\n";
     let answer = raw(address, chunk).await;

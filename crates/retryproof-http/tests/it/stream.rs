@@ -107,7 +107,7 @@ async fn first(app: &Router) -> (Response, Duration) {
     (response, began.elapsed())
 }
 
-/// A duplicate is refused, however the stream ends.
+/// Checks that a duplicate is refused, however the stream ended.
 async fn expect_done(app: &Router, runs: &Runs) {
     let again = send(app, post("/feed", "k", "")).await;
     assert_eq!(again.code(), "result-not-replayable");
@@ -136,7 +136,7 @@ async fn http_7_an_answer_marked_stream_is_recorded_and_sent_as_it_comes() {
 
 #[tokio::test(start_paused = true)]
 async fn http_7_a_body_whose_end_takes_too_long_is_sent_as_it_comes() {
-    // The bodies: endless, with a known length, and within the limit.
+    // The first body is endless. The second has a known length within the limit.
     for lines in [None, Some(30)] {
         let (app, runs, _) = app(AnswerFate::Store, lines, 1 << 20);
         let (response, took) = first(&app).await;

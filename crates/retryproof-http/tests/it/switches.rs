@@ -217,7 +217,8 @@ async fn ctx_5_http_11_a_body_that_breaks_off_is_answered_as_with_the_guard_on()
     }
 }
 
-/// Only the guard prevents a second run, so no other scope promises that.
+/// A second run is prevented only in a scope that guards, so in any other scope the answer does not
+/// promise that.
 #[tokio::test(start_paused = true)]
 async fn http_11_ctx_5_ctx_6_a_response_that_breaks_off_promises_only_what_its_scope_keeps() {
     for (enabled, shadow, runs_again) in

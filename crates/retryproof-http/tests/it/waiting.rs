@@ -42,7 +42,7 @@ impl Drop for Counted {
     }
 }
 
-/// A test of memory does not need to hash a gigabyte.
+/// Gives every request the same fingerprint, so that the tests do not hash a gigabyte.
 #[derive(Debug)]
 struct Same;
 
@@ -114,7 +114,7 @@ async fn acq_13_a_duplicate_without_a_body_waits_whatever_others_keep() {
     let (answers, kept) = storm(Some(10), 20, 0).await;
     assert!(answers.iter().all(|answer| answer.text() == "done"));
     assert_eq!(kept, 0);
-    // One byte is over the bound, so the request is answered as in flight at once.
+    // Two bodies fill the bound, so the third duplicate is answered as in flight at once.
     let (answers, _) = storm(Some(10), 3, 5).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == StatusCode::OK).count(), 3);
 }

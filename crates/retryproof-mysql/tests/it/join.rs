@@ -289,8 +289,7 @@ async fn cmp_7_mysql_a_long_transaction_that_reads_first_is_joined_under_snapsho
     let outcome = outcome.await;
     assert!(matches!(outcome, Ok(Outcome::Executed(_))), "{outcome:?}");
 
-    // The same holds for a transaction that the program began. Its other statements keep their
-    // snapshot.
+    // A transaction that the program began is joined too. Its other statements keep their snapshot.
     let Ok(Acquisition::Granted(held)) = world.engine.try_acquire(&short("held")).await else {
         panic!("not granted")
     };

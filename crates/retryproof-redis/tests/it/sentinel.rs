@@ -16,7 +16,8 @@ use tokio::time::Instant;
 use crate::support::server::{Group, Server};
 use crate::support::{LONG, ask, completion, config, execute, grant, id, replay, request};
 
-/// Longer than a failover takes. A sentinel that a loaded machine delays for 2 s pauses for 30 s.
+/// Longer than a failover takes, even if a sentinel pauses for 30 s because a busy machine has
+/// delayed it by 2 s.
 const PATIENCE: Duration = Duration::from_secs(75);
 
 /// Acquires a new key as soon as a server grants one.

@@ -298,7 +298,8 @@ async fn ops_4_the_log_is_emptied_or_given_up_within_the_busy_timeout() {
     let erasing = id("k");
     let mut erasing = pin!(store.force(&erasing, &erase));
     assert!(timeout(BUSY_TIMEOUT * 7 / 10, &mut erasing).await.is_err(), "the log is in use");
-    // Meanwhile, a writer of this process holds the write lock, for example a joined transaction.
+    // While the erase waits, another writer of this process takes the write lock, as a joined
+    // transaction would.
     let _lock = FileWriteLock::of(&store.config.path).lock().await;
     let ended = timeout(BUSY_TIMEOUT * 7 / 10, erasing).await.expect("the deadline has passed");
     assert_eq!(ended.expect_err("not emptied").kind(), ErrorKind::Unavailable);

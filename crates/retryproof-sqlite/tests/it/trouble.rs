@@ -196,7 +196,8 @@ async fn sto_5_a_locked_file_is_unavailable_after_the_busy_timeout() {
         assert!(error.is_retryable() && error.to_string().contains("locked"), "{error}");
         assert_masked(&error);
     }
-    // Meanwhile, completed keys are replayed, and duplicates of running calls are reported as busy.
+    // While the file is locked, completed keys are replayed, and duplicates of running calls are
+    // reported as busy.
     assert_eq!(replay(&store, &id("done")).await, "result");
     assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy(_))));
 

@@ -54,7 +54,7 @@ impl Drop for File {
 #[derive(Clone)]
 struct Source(SqliteTxSource, Arc<AtomicUsize>);
 
-/// See [`World::fail`].
+/// A transaction, and the fault that [`World::fail`] has set for it.
 struct Tx(SqliteTx, usize);
 
 const NO_BEGIN: usize = 1;

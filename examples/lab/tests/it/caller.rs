@@ -29,7 +29,7 @@ fn client() -> ClientWithMiddleware {
     drawing(|| u64::MAX / 2)
 }
 
-/// The same, but its pauses are drawn with `bits`.
+/// Like [`client`], but the pauses are drawn with `bits`.
 fn drawing(bits: impl Fn() -> u64 + Send + Sync + 'static) -> ClientWithMiddleware {
     let middleware = IdempotencyMiddleware::builder()
         .jitter_source(bits)

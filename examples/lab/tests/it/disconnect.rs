@@ -64,8 +64,7 @@ async fn http_5_a_client_that_leaves_while_uploading_leaves_nothing() {
          {\"tag\":\"half\"}\r\ncontent-length: 10\r\n\r\nhalf";
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.flush().await.unwrap();
-    // Meanwhile another request can use the key, because a request whose body is incomplete does
-    // not hold the key.
+    // Another request can use the key, because a request whose body is incomplete does not hold it.
     let ask = Ask::post("/lab/now").key("k").script(&json!({ "tag": "half" }));
     assert_eq!(ask.send(lab.address).await.status, 200);
     drop(stream);

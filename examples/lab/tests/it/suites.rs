@@ -15,9 +15,9 @@ const ELSEWHERE: [&str; 5] = [
     "bad_input::cfg_1_sto_1_what_cannot_start_says_why_and_how_it_ends",
     "hostile::id_4_a_refused_store_is_named_without_its_password_wherever_that_stands",
 ];
-/// The rounds of 100 concurrent duplicates, of which there are 1,000 in memory. Only the length of
-/// that test depends on a number. With this number, a suite takes 20 seconds, most of which it
-/// waits for leases.
+/// How many rounds of 100 concurrent duplicates a suite runs; in memory, there are 1,000. No other
+/// test has a number of rounds. With this number, a suite takes 20 seconds, and mostly waits for
+/// leases.
 const ROUNDS: usize = 20;
 /// If fewer tests than this have passed, the filter is wrong.
 const LEAST: usize = 30;

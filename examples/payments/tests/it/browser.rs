@@ -106,13 +106,13 @@ impl Browser {
         self.call("POST", &format!("/element/{field}/value"), &json!({"text": text}));
     }
 
-    /// The text that a person reads there.
+    /// The text of the element `css`, as a person reads it.
     pub(crate) fn text(&self, css: &str) -> String {
         let text = self.call("GET", &format!("/element/{}/text", self.element(css)), &Value::Null);
         text.as_str().unwrap_or_default().to_owned()
     }
 
-    /// The label that a screen reader reads.
+    /// The label of the element `css`, as a screen reader reads it.
     pub(crate) fn label(&self, css: &str) -> String {
         let text = self.call(
             "GET",
@@ -183,7 +183,8 @@ fn call(driver: SocketAddr, method: &str, path: &str, body: &Value) -> Result<Va
     }
 }
 
-/// Four letters are three bytes; characters outside of the alphabet, such as padding, are skipped.
+/// Decodes base64, in which four letters are three bytes. Skips characters outside of the alphabet,
+/// such as padding.
 fn from_base64(text: &str) -> Vec<u8> {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let (mut bits, mut held, mut bytes) = (0_u32, 0, Vec::with_capacity(text.len() / 4 * 3));

@@ -67,7 +67,7 @@ pub(crate) fn head(stream: &mut BufReader<TcpStream>) -> io::Result<Answer> {
     Ok(Answer { status, headers, body: String::new() })
 }
 
-/// Reads the rest of an answer with a known length.
+/// Sends a request, and reads the whole answer, which must declare its length.
 pub(crate) fn call(
     server: SocketAddr,
     method: &str,

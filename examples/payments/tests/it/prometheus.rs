@@ -14,7 +14,7 @@ use crate::browser::{now, pause};
 /// The time limit for the start of the server, and for what a test waits to be scraped.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// The interval of its scrapes.
+/// The time between two scrapes.
 pub(crate) const INTERVAL: &str = "1s";
 
 pub(crate) struct Prometheus {
@@ -29,7 +29,7 @@ pub(crate) struct Series {
 }
 
 impl Prometheus {
-    /// Scrapes `target` until it is dropped.
+    /// Starts a server that scrapes `target` until the server is dropped.
     ///
     /// # Panics
     /// If the program is missing: the test is not skipped.

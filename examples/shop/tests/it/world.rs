@@ -39,7 +39,7 @@ struct Ledger {
     charges: Arc<watch::Sender<Vec<Charge>>>,
     asked: Arc<Mutex<Vec<String>>>,
     holding: Arc<watch::Sender<bool>>,
-    /// The status with which something on the way answers instead.
+    /// If set, each request gets this status instead, as from a proxy in front of the service.
     astray: Arc<Mutex<Option<StatusCode>>>,
 }
 
@@ -208,7 +208,7 @@ impl Customer {
         Self::send(&self.patient, &self.url, key, amount).await.expect("an answer in the end")
     }
 
-    /// Once.
+    /// Sends the order once.
     pub(crate) async fn tries(&self, key: &str, amount: i64) -> Option<Answer> {
         Self::send(&self.hasty, &self.url, key, amount).await
     }

@@ -265,7 +265,7 @@ async fn acq_5_acq_11_a_waiter_dropped_at_every_await_point_passes_its_place_on(
         let patience = ctx("k", 2 * LEASE);
         let waiting = stage.engine.try_acquire(&patience);
         let other = async {
-            // Join the same wait while the first call leads it.
+            // This call joins the wait of `waiting`, which leads it.
             sleep(LEASE / 2).await;
             stage.again(20 * LEASE).await
         };

@@ -100,7 +100,8 @@ async fn run_2_cmp_2_after_two_leases_of_outage_the_action_was_told_and_its_late
         let report = report.unwrap();
         let (loss, at) = seen.0.lock().expect("the action should be notified");
         assert_eq!(loss, Loss::Expired, "{mode:?}");
-        // The last beat that got through was sent one lease, or half a lease, before.
+        // The last beat before the outage was sent half a lease or one lease after the grant. The
+        // lease ends one lease after that beat.
         let told = at - began;
         assert!(told >= LEASE * 3 / 2 && told <= 2 * LEASE + MS, "{mode:?}: told after {told:?}");
         // No other owner took over, so the recorded owner may still complete (CMP-2).
@@ -219,7 +220,8 @@ async fn sto_5_a_probe_that_nobody_polls_is_followed_by_another() {
     for at in 0..5 {
         assert!(lab.call(ctx(&format!("first {at}"), LEASE), NOW).await.result.is_err());
     }
-    // The probe is not polled, as in a `buffer_unordered` whose consumer is busy.
+    // After its first poll, this probe is not polled, as in a `buffer_unordered` whose consumer is
+    // busy.
     let parked_ctx = ctx("parked", LEASE);
     let mut parked = Box::pin(lab.engine.try_acquire(&parked_ctx));
     assert!(timeout(Duration::ZERO, &mut parked).await.is_err(), "it probes");
@@ -230,7 +232,7 @@ async fn sto_5_a_probe_that_nobody_polls_is_followed_by_another() {
     lab.faults.begin_outage(Outage::Swallow);
     let second = lab.start(ctx("second", LEASE), NOW);
     sleep(MS).await;
-    // The abandoned probe ends late, and must not free the place that another probe has by now.
+    // The first probe ends only here. It must not free the place of the second probe.
     drop(parked);
     let third = lab.call(ctx("third", LEASE), NOW).await;
     assert!(third.result.is_err() && third.took.is_zero(), "one call at a time: {third:?}");

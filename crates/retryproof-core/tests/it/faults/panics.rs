@@ -176,7 +176,7 @@ async fn sto_5_a_call_that_panics_before_it_has_a_future_is_a_failed_call() {
         // and nothing runs.
         panics.store(1, Ordering::SeqCst);
         let action = || {
-            // Now the completion panics.
+            // The next store call, which is the completion, panics.
             panics.store(1, Ordering::SeqCst);
             async { Ok::<_, &str>(1) }
         };

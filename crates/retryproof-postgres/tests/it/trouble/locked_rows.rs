@@ -135,8 +135,8 @@ async fn cmp_7_locked_records_have_a_part_of_the_connections() {
         }
         let on = Arc::new(AtomicBool::new(true));
         let mut tasks: Vec<_> = keys.into_iter().map(|key| callers(&store, key, &on).0).collect();
-        // The first callers for each record have found the lock. From then on, the store limits the
-        // callers for that record.
+        // During this sleep, the first callers for each record find the lock. From then on, the
+        // store limits the callers for that record.
         sleep(Duration::from_millis(500)).await;
         let waiting = format!(
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type='Lock' AND query LIKE '%{}_grant_1%'",
