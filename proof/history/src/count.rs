@@ -140,7 +140,7 @@ impl Counts {
         counts
     }
 
-    /// The counts that have a minimum, each with it.
+    /// The counts that have a minimum, each with its minimum.
     #[must_use]
     pub fn list(&self) -> Vec<Count> {
         let have = |name: &str| match name {
@@ -208,8 +208,8 @@ fn minima(run: &Run) -> Vec<(&'static str, u64)> {
         })
         .map(|(name, reference)| (*name, scaled(*reference).max(1)))
         .collect();
-    // The loss of an answer is an instant without a window, and nothing happens beside a fault of
-    // the only process.
+    // No operation can overlap a lost answer, which is an instant, or a fault of the only process,
+    // in which all operations run.
     if manifest.workers > 1 && manifest.faults.iter().any(|fault| fault != "lose") {
         minima.push(("operations of a hundred that overlap a fault", OVERLAP_PERCENT));
     }

@@ -55,7 +55,7 @@ impl std::error::Error for ReadError {}
 /// does not understand proves nothing.
 ///
 /// # Errors
-/// If a line is no event, as described above, or if a file cannot be read.
+/// If a line is not an event, as described above, or if a file cannot be read.
 pub fn read(folder: &Path) -> Result<(Run, Lines), ReadError> {
     let path = folder.join("run.json");
     let text = fs::read(&path).map_err(|error| ReadError::new(&path, None, error))?;

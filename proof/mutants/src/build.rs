@@ -57,7 +57,7 @@ struct Fault {
     places: Vec<(String, Range<usize>)>,
 }
 
-/// What a build with switches came to.
+/// The result of a build with switches.
 pub(crate) struct Built {
     pub(crate) programs: Vec<Program>,
     /// The mutants that have a switch.
@@ -77,7 +77,7 @@ impl<'a> Tree<'a> {
             .map_err(|error| format!("git could not be run: {error}"))?;
         let tree = Self { root, copy, subject };
         for file in String::from_utf8_lossy(&list.stdout).split_terminator('\0') {
-            // A file that git lists may be deleted.
+            // Skip a file that git lists but that has been deleted.
             if let Ok(bytes) = fs::read(root.join(file)) {
                 tree.write(file, &bytes)?;
             }
@@ -121,7 +121,8 @@ impl<'a> Tree<'a> {
             }
             let before = (left.len(), constant.len());
             for fault in &faults {
-                // `lib.rs` or another crate uses the function where only a constant can stand.
+                // The function is called where only a constant is allowed, so it has to stay
+                // `const`.
                 if let Some(name) = non_const(&fault.text) {
                     constant.insert(name);
                 }
@@ -225,7 +226,7 @@ fn fault(message: &Value) -> Option<Fault> {
     for main in [true, false] {
         for span in spans.iter().filter(|span| span["is_primary"] == main) {
             let mut span = span;
-            // Code in a macro's arguments: the place is the use of the macro.
+            // If a macro has produced the code, the place where the macro is used counts too.
             loop {
                 let number = |name: &str| usize::try_from(span[name].as_u64()?).ok();
                 let range =
@@ -244,7 +245,7 @@ fn fault(message: &Value) -> Option<Fault> {
     (!places.is_empty()).then_some(Fault { text, is_final, places })
 }
 
-/// The name of a function that a constant calls, although it is `const` no longer.
+/// The name of a function that a constant calls, although the function is no longer `const`.
 fn non_const(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("cannot call non-const ")?;
     let name = rest.split('`').nth(1)?;

@@ -38,7 +38,7 @@ struct Wanted {
     subjects: Vec<&'static Subject>,
     seed: u64,
     count: usize,
-    /// Tests at the same time.
+    /// How many tests run at the same time.
     jobs: usize,
     /// Whether the mutants without a switch are left out.
     quick: bool,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What became of each mutant, kept in a file for each crate.
+//! The result of each mutant, kept in a file for each crate.
 //!
 //! A result counts as long as the code that it depends on is the same: the mutated file and the
 //! file of the test that caught it. A survivor depends on all sources and tests of the crate,
@@ -147,7 +147,7 @@ impl Record {
         Ok(Self { path, sources, lines })
     }
 
-    /// The result of the mutant, if the code that it depends on is the same as then.
+    /// The stored result of the mutant, if the code that the result depends on has not changed.
     pub(crate) fn valid(&self, mutant: &Mutant) -> Option<&End> {
         let (end, hash) = self.lines.get(&(mutant.file.clone(), mutant.change.clone()))?;
         (*hash == self.sources.of(&mutant.file, end)).then_some(end)
@@ -166,8 +166,8 @@ impl Record {
     }
 
     /// Prints the figures of all mutants with a valid result, and the survivors. Returns what is
-    /// wrong if fewer than `percent` were caught. A mutant that does not compile counts as none, an
-    /// excused survivor too. A mutant that makes the tests hang counts as caught.
+    /// wrong if fewer than `percent` were caught. Mutants that do not compile and excused survivors
+    /// are not counted. A mutant that makes the tests hang counts as caught.
     pub(crate) fn report(
         &self,
         krate: &str,

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::build::Program;
 use crate::record::End;
 
-/// A test has at least this long, because the machine may be busy.
+/// The shortest time limit of a test, because the machine may be busy.
 const AT_LEAST: Duration = Duration::from_secs(15);
 
 /// One test that passes without a mutant.
@@ -40,7 +40,7 @@ pub(crate) struct Tests {
     /// The fastest first.
     tests: Vec<Test>,
     folder: PathBuf,
-    /// Tests at the same time.
+    /// How many tests run at the same time.
     jobs: usize,
 }
 
@@ -145,7 +145,7 @@ impl Test {
     }
 
     fn run(&self, folder: &Path, (variable, value): &(&str, String)) -> Answer {
-        // A mutant may allocate without end.
+        // Limit the memory, because a mutant may allocate without end.
         let mut child = match Command::new("sh")
             .args(["-c", "ulimit -v 8000000; exec \"$@\"", "sh"])
             .arg(&self.program)
@@ -174,7 +174,7 @@ impl Test {
                 Ok(None) => pause(began.elapsed()),
             }
         }
-        // With the servers that the test started.
+        // Kill the servers that the test started, too.
         if let Some(group) = Pid::from_raw(child.id().cast_signed()) {
             let _ = kill_process_group(group, Signal::KILL);
         }

@@ -280,7 +280,7 @@ impl<'ast> Visit<'ast> for Sites<'_> {
             let constants: Vec<_> = self.at(guarded.guard.span(), "MatchArmGuard");
             let mut before = Vec::new();
             for number in constants.into_iter().chain(numbers.iter().copied()) {
-                // Each of these decides the guard alone.
+                // Each of these mutants replaces the whole guard by `true` or `false`.
                 let value = self.mutants[&number].replacement == "true";
                 before.push((format!("if crate::mutant({number}) {{ {value} }} else "), number));
             }

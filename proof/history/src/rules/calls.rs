@@ -72,8 +72,8 @@ fn end_of(end: Option<Option<Said>>) -> String {
     }
 }
 
-/// S11: a call that was answered with a mismatch ran nothing, and its fingerprint did differ; for a
-/// replay, it did not.
+/// S11: a call that was answered with a mismatch ran nothing, and its fingerprint differed from the
+/// stored one. A call that got a replay had the stored fingerprint.
 pub fn s11(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for call in &story.calls {
         let mut say = |text: &str| found.push(wrong("S11", call.invoke, text, call.lines));
@@ -96,7 +96,8 @@ pub fn s11(run: &Run, story: &Story, found: &mut Vec<Violation>) {
                 let holder = call.bears.as_ref().and_then(|(_, _, token)| story.by_token(*token));
                 let stored =
                     holder.and_then(|tenure| tenure.of(story, Fun::Acquire).find_map(|op| op.fp));
-                // The memory store does not keep the fingerprint of a lease (OPS-4).
+                // In the memory store, a result that an operator resolved has no fingerprint,
+                // because the store does not keep the fingerprint of a lease (OPS-4).
                 let resolved = run.manifest.store == "memory"
                     && story.ops.iter().any(|op| op.fun == Fun::ForceResolve);
                 if let (Some(own), Some(stored)) = (call.fp, stored)
@@ -159,8 +160,9 @@ pub fn s16(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             story.by_token(act.token).and_then(|tenure| tenure.of(story, Fun::Release).next());
         let call = story.calls.iter().find(|call| call.actor == act.actor && call.op == act.call);
         let answered = call.filter(|call| call.answer.is_some());
-        // A caller that dropped its call does not wait for the release. The release follows in the
-        // background, and a kill may prevent it.
+        // A caller that dropped its call does not wait for the release, which follows in the
+        // background. A kill may prevent it, so the release is certain only if the process ended by
+        // itself.
         let waited =
             |call: &&Call| call.said != Some(Said::Dropped) || run.ended(call.actor).is_some();
         match (end, release) {

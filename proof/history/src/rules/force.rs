@@ -77,7 +77,8 @@ fn changed(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
     if op.even_if_live {
         return;
     }
-    // The lease ran from before the call was sent until after it was answered.
+    // Find out whether the lease certainly ran from before the call was sent until after it was
+    // answered.
     let others = story.forces(holder).any(|other| other.invoke < op.invoke && is_ending(other));
     let ended = |op: &Op| op.fun == Fun::Complete || op.fun == Fun::Release;
     let own = holder.ops.iter().map(|at| &story.ops[*at]);
@@ -129,8 +130,8 @@ fn fenced(story: &Story, holder: &Tenure, op: &Op, found: &mut Vec<Violation>) {
         let accepted =
             write.said(Said::Done) || (write.fun == Fun::Complete && write.said(Said::AlreadyDone));
         let both_count = op.fun == Fun::ForceResolve && write.fun == Fun::Complete;
-        // A repeated release finds no record, so a release that is done took effect after it was
-        // sent.
+        // An operator's release that was answered with `Done` took effect after it was sent,
+        // because a repeated release finds no record.
         if accepted && (write.invoke > op.end() || both_count) {
             let text = format!(
                 "{:?} was accepted although an operator had ended the lease of its holder",

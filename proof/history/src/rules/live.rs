@@ -111,7 +111,7 @@ pub fn l3(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             continue;
         };
         let (end, over) = (grant.end(), latest_end(story, holder, grant.end()));
-        // The taker tried earlier, and was refused because of the holder's lease.
+        // Judge only a taker that tried earlier, and was refused because of the holder's lease.
         let waited = story.ops.iter().any(|op| {
             op.actor == grant.actor
                 && op.call.is_some()
@@ -179,7 +179,7 @@ fn kept<'s>(run: &Run, story: &'s Story, act: &Act) -> Option<(u64, Kept<'s>)> {
     let holder = story.by_token(act.token)?;
     let first = holder.grants(story).next()?;
     let lease = first.lease;
-    // On a shared machine, a shorter lease can expire without a fault.
+    // Do not judge a short lease, because on a shared machine it can expire without a fault.
     if lease < run.slack().min(SHORTEST_KEPT_NS) || end <= first.end().saturating_add(lease) {
         return None;
     }
@@ -219,7 +219,7 @@ fn lapse(story: &Story, holder: &Tenure, end: u64) -> Option<u64> {
     (until < end).then_some(until)
 }
 
-/// Whether a fault or a slow call may have cost the holder its lease by then.
+/// Whether a fault or a slow call may have cost the holder its lease by the time `by`.
 fn disturbed(
     run: &Run,
     story: &Story,

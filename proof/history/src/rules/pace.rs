@@ -3,10 +3,10 @@
 //!
 //! On a shared machine, any single wait may end late, so a bound for single waits needs seconds of
 //! slack. With that slack, even a store that wakes no waiter keeps the bound, because each wait
-//! ends with its lease or its time limit. But a machine does not delay one wait of ten. Therefore a
-//! wait counts as late here if it lasts longer than the longest pause between two reads of its
-//! store, and a run breaks the rule if more than a tenth of its waits are late. The time in which
-//! the process did not run or waited for the store's answers does not count.
+//! ends with its lease or its time limit. But even a shared machine does not delay a tenth of all
+//! waits. Therefore a wait counts as late here if it lasts longer than the longest pause between
+//! two reads of its store, and a run breaks the rule if more than a tenth of its waits are late.
+//! The time in which the process did not run or waited for the store's answers does not count.
 
 use super::live::woken;
 use super::{ms, wrong};
@@ -165,7 +165,8 @@ impl Waits {
     /// Checks the waits against the bounds.
     pub(crate) fn judge(&self, run: &Run, found: &mut Vec<Violation>) {
         let bound = run.poll() + TIMER_NS;
-        // On a shared machine, a short run has too few waits for a meaningful tenth.
+        // On a shared machine, two more waits may be late, because a short run has too few waits
+        // for a meaningful tenth.
         let spared = if run.slack() >= 1_000 * MS { 2 } else { 0 };
         for rule in ["L1", "L2", "L3"] {
             let all: Vec<&Wait> = self.judged.iter().filter(|wait| wait.rule == rule).collect();

@@ -97,8 +97,8 @@ fn shown_too_early(run: &Run, done: &Completed, later: &Op) -> bool {
         && run.faulty(done.from, later.invoke, died)
 }
 
-/// S6 is violated if, within the ttl of an acknowledged completion, there is no record or another
-/// one.
+/// S6 is violated if, within the ttl of an acknowledged completion, there is no record, or a
+/// different one.
 pub fn s6(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for holder in &story.tenures {
         let Some(done) = holder.completed(story) else { continue };
@@ -137,7 +137,8 @@ pub fn s7(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 })
         })
     };
-    // An owner may complete although its grant was never answered. Its token is then unknown.
+    // Skip values whose token is unknown: an owner may complete although its grant was never
+    // answered.
     let known = |token: u64| story.by_token(token).is_some();
     for (op, token) in replays(story).filter(|(op, token)| known(*token) && !sent(*token, op.value))
     {

@@ -50,8 +50,8 @@ pub fn s13(run: &Run, story: &Story, found: &mut Vec<Violation>) {
                 dump.token
             );
             let wrong = wrong("S13", dump.at, text, [grant.lines[1], Some(dump.line)]);
-            // A fail-over may have lost the grant, and no call may have used the identity since
-            // then.
+            // A fail-over may have lost the grant. Until another call uses the identity, the record
+            // then has a smaller token.
             let documented = run.faulty(grant.invoke, grant.end(), |fault| fault.lossy);
             found.push(Violation { documented, ..wrong });
         }

@@ -17,8 +17,8 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         };
         let own = |call: &&crate::story::Call| call.actor == act.actor && call.op == act.call;
         let Some(call) = story.calls.iter().find(own) else { continue };
-        // If the caller's time had passed, the policy answered the call, and the completion was
-        // repeated in the background.
+        // Skip a call whose answer came before the refusal: its time had passed, so the policy
+        // answered it, and the completion was repeated in the background.
         if call.answer.is_none_or(|answer| answer < refused.end()) {
             continue;
         }

@@ -9,7 +9,7 @@ use crate::event::{Fun, Said};
 /// The store calls of one owner.
 #[derive(Debug, Clone)]
 pub struct Tenure {
-    /// Whose.
+    /// The owner.
     pub owner: u128,
     /// Its token, if its grant was answered.
     pub token: Option<u64>,
@@ -166,8 +166,8 @@ impl Story {
         })
     }
 
-    /// Whether an owner other than these may have held the record by then, without any answer in
-    /// the history.
+    /// Whether an owner that is not in `except` may have held the record by `before`, without any
+    /// answer in the history.
     #[must_use]
     pub fn strangers(&self, except: &[u128], before: u64) -> bool {
         self.tenures.iter().any(|tenure| {

@@ -498,7 +498,8 @@ fn acq_10_an_effect_of_an_older_token_is_flagged() {
 
 #[test]
 fn what_is_not_certain_is_not_flagged() {
-    // These are as bad as those above, except that the end of one call is unknown.
+    // These histories would break rules like those above, but it is unknown how one of their calls
+    // ended.
     for (_, script) in [
         (
             "released, perhaps",

@@ -275,8 +275,8 @@ impl World {
                     self.at(now + late, arrive(false));
                 }
             }
-            // The store's driver sends the call again as soon as it has a connection. The first one
-            // has arrived or not, and its answer is lost.
+            // The store's driver sends the call again as soon as it has a connection. The first
+            // call has arrived or not, and its answer is lost.
             6..60 if disturbed => {
                 if random < 40 {
                     let late = if random < 12 { self.random.within(0, patience) } else { 0 };
@@ -293,14 +293,15 @@ impl World {
 
     fn after_silence(&mut self, now: Tick, client: u16, op: Op, told: bool) {
         let Some(own) = self.clients.get_mut(usize::from(client)) else { return };
-        // Killed.
+        // The client was killed, or does not repeat its call.
         if !told || own.again == 0 {
             return;
         }
         own.again -= 1;
         let when = now + self.random.within(0, 100);
         let owner = Owner(client + 1);
-        // A claim that is given up is released, because it may have been granted.
+        // A client that gives up an acquire releases the key, because the acquire may have been
+        // granted.
         let given_up = matches!(op, Op::Acquire { .. }) && self.random.in_100(20);
         self.at(when, Due::Send(client, if given_up { Op::Release { owner } } else { op }));
     }
@@ -372,7 +373,7 @@ impl World {
             Aim::Release => Op::Release { owner },
             Aim::Die => return,
         };
-        // Sometimes it delays beyond the end of its lease.
+        // Sometimes the holder delays its step until its lease may have ended.
         let dawdles = if self.random.in_100(25) { lease } else { 0 };
         self.at(when + dawdles, Due::Send(client, op));
     }

@@ -48,7 +48,7 @@ fn l2_a_tenth_of_the_waits_may_be_late() {
     assert!(broken(&script(20, BOUND)).is_empty());
     assert!(broken(&script(2, BOUND + 1)).is_empty());
     assert_eq!(broken(&script(3, BOUND + 1)), ["L2"]);
-    // On a shared machine, two more may be late.
+    // On a shared machine, two more waits may be late.
     let shared = || Manifest { slack_ms: 8_000, ..manifest() };
     assert!(judged(shared(), &script(4, BOUND + 1)).is_empty());
     assert_eq!(judged(shared(), &script(5, BOUND + 1)), ["L2"]);
@@ -70,7 +70,7 @@ fn l2_half_of_the_waiters_of_a_process_are_woken_and_need_no_poll() {
     assert!(broken(&script(20, 5)).is_empty());
     assert!(broken(&script(10, 6)).is_empty());
     assert_eq!(broken(&script(11, 6)), ["L2"]);
-    // In another process, this holds only if the store notifies.
+    // For waiters in another process, this bound holds only if the store notifies them.
     let other = twenty(20, 6, |by| completed("p2", by));
     assert!(broken(&other).is_empty());
     assert_eq!(judged(Manifest { pushes: true, ..manifest() }, &other), ["L2"]);
@@ -170,10 +170,10 @@ fn l4_a_lease_is_prolonged_before_it_ends_although_nobody_takes_over() {
     assert!(broken(&held(200, &in_time, "")).is_empty());
     assert_eq!(broken(&held(200, &[], "")), ["L4"]);
     assert_eq!(broken(&held(200, &in_time[..1], "")), ["L4"]);
-    // The lease ends at 202 ms, plus or minus what a store rounds.
+    // The lease ends at 202 ms, plus or minus what a store may round.
     assert!(broken(&held(200, &["204-205", "380-381"], "")).is_empty());
     assert_eq!(broken(&held(200, &["205-206", "380-381"], "")), ["L4"]);
-    // A heartbeat that was sent may have arrived.
+    // A heartbeat without an answer may have arrived.
     assert!(broken(&held(200, &["100-?"], "")).is_empty());
 }
 

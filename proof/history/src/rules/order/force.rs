@@ -45,7 +45,8 @@ impl Puzzle<'_> {
                         next.ends = (from.saturating_add(op.ttl), to.saturating_add(op.ttl));
                     }
                     next.slot = put_back(left);
-                    // The memory store does not keep the fingerprint of a lease.
+                    // In the memory store, the resolved record has no fingerprint, because the
+                    // store does not keep that of a lease.
                     if left != slot
                         && op.fun == Fun::ForceResolve
                         && let Record::Complete(done) = next.slot.record
@@ -78,7 +79,7 @@ fn tokens(
     }
     let possible = match state.token {
         Some(known) => (known == asked) == is_it,
-        // No caller got the answer to this grant.
+        // The recorded token is unknown, because no caller got the answer to its grant.
         None => !is_it || asked > state.top,
     };
     if !possible {

@@ -112,7 +112,7 @@ impl World {
                 let late = self.random.within(0, 1_000);
                 self.at(now + late, arrive(false));
             }
-            // The call is sent again over another connection.
+            // The answer is lost, and the call is sent again over another connection.
             8..50 if is_disturbed => {
                 let late = self.random.within(0, 200);
                 self.at(there, arrive(false));
