@@ -191,7 +191,7 @@ impl Caller {
             15..70 => random.within(1..25),
             // If the action takes longer than its lease, heartbeats have to extend the lease.
             70..85 => (lease_ms * random.within(5..30) / 10).min(1_200),
-            // Here they have to extend it several times.
+            // Here, heartbeats have to extend the lease several times.
             85..92 => (lease_ms * random.within(30..60) / 10).min(1_500),
             _ => random.within(25..200),
         };
@@ -253,7 +253,7 @@ fn hook(
     }
 }
 
-/// `None` stands for a panic of the action.
+/// Converts the answer to a call; `None` means that the action panicked.
 fn answered(answer: Option<Answer>) -> Told {
     match answer {
         None => said(Said::Panicked),

@@ -11,7 +11,8 @@ use retryproof::{Observer, Recorded};
 
 use crate::log::Log;
 
-/// A client's clock that is wrong by this duration for the whole life of its process.
+/// A client's clock that is wrong by this duration for the whole life of its process. If the flag
+/// is true, the clock is behind; otherwise, it is ahead.
 #[derive(Debug)]
 pub(crate) struct Ahead(pub(crate) Duration, pub(crate) bool);
 

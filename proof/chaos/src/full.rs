@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A full disk (STO-1, CMP-3): the store's files are on a small file system of the run's own, which
-//! is filled up while a holder works, and emptied again. Errors are typed, nothing is half done, the
-//! holder's result is recorded as soon as there is space, and the store serves again by itself.
+//! A full disk (STO-1, CMP-3): the store's files are on a small file system that belongs to the
+//! run. The run fills it up while a holder works, and then frees the space. Errors are typed,
+//! nothing is half done, the holder's result is recorded as soon as there is space, and the store
+//! works again without help.
 //!
-//! The run starts itself again in a namespace of mounts of its own, so that the file system is seen
-//! by no other process and goes with the run.
+//! The program starts itself again in a separate mount namespace, so that no other process sees the
+//! file system, and the file system disappears when the run ends.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -33,12 +34,12 @@ mod calls;
 
 use calls::{LEASE, completion, context, engine, grant, identity, large, request, value};
 
-/// The lease through whose beats the disk is full.
+/// The length of the lease that has to survive while the disk is full.
 const BEATEN: Duration = Duration::from_secs(6);
 /// How soon a store has to serve again after there is space.
 const AGAIN_MS: u64 = 30_000;
 
-/// Starts the run again where it can mount its file system.
+/// Starts this program again in a namespace in which it can mount its file system.
 pub(crate) fn run(plan: &Plan) -> Result<bool, Box<dyn Error>> {
     let folder = supervisor::data_folder()?;
     let itself = std::env::current_exe()?;
@@ -69,7 +70,7 @@ pub(crate) fn run(plan: &Plan) -> Result<bool, Box<dyn Error>> {
     }
 }
 
-/// The run itself.
+/// The run, inside that namespace.
 pub(crate) fn inside(plan: &Plan) -> Result<bool, Box<dyn Error>> {
     let folder = plan.out.clone().ok_or("full-inside needs --out")?;
     let size = match plan.store.as_str() {
@@ -126,10 +127,11 @@ impl Full {
         self.folder.join("filler")
     }
 
-    /// Leaves no byte, and uses up what the store has reserved in advance.
+    /// Fills the disk to the last byte, and uses up the space that the store has reserved in
+    /// advance.
     async fn fill(&mut self) -> Done {
         if self.server.is_none() {
-            // An emptied log has to grow for each write.
+            // Empty the log, so that it has to grow for each write.
             let conn = Connection::open(self.folder.join("records.db"))?;
             conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         }
@@ -151,8 +153,8 @@ impl Full {
         Err("the disk is full, and the store still takes new keys".into())
     }
 
-    /// Gives the space back, and waits until the store serves. A server that ended when it had no
-    /// space for its log is started again, as an operator would.
+    /// Frees the space, and waits until the store works again. If the server has ended because it
+    /// had no space for its log, starts it again, as an operator would.
     async fn empty(&mut self) -> Done {
         fs::remove_file(self.filler())?;
         let began = mono::now();
@@ -178,7 +180,7 @@ impl Full {
         Ok(())
     }
 
-    /// Notes an error, which has to say that there is no space or no answer.
+    /// Notes an error. It must be of the kind `Full` or `Unavailable`.
     fn refused(&mut self, what: &str, error: &retryproof::Error) -> Done {
         let kind = error.kind();
         self.met.insert(format!("{what}: {kind:?}"));
@@ -188,7 +190,7 @@ impl Full {
         }
     }
 
-    /// Notes what a call on a full disk met. Whether it was refused.
+    /// Notes the answer to a call on a full disk. Returns whether the call was refused.
     fn note<T>(&mut self, what: &str, answer: retryproof::Result<T>) -> Done<bool> {
         match answer {
             Ok(_) => Ok(false),
@@ -196,7 +198,7 @@ impl Full {
         }
     }
 
-    /// Each call of a store, on a full disk and after it.
+    /// Makes each kind of store call on a full disk, and again when there is space.
     async fn each_call(&mut self) -> Done {
         let store = self.store.clone();
         let owners: Vec<_> = (0..4).map(|_| OwnerId::new()).collect();
@@ -232,7 +234,7 @@ impl Full {
         if strict && !(acquired && completes && releases && purges) {
             return Err(format!("a call needed no space: {:?}", self.met).into());
         }
-        // What is there is still served, and what was refused has changed nothing.
+        // The existing results can still be read, and the refused calls have changed nothing.
         for number in 0..4 {
             match value(&store, &format!("done {number}")).await {
                 Ok(found) if found == Some(format!("done {number}")) => {}
@@ -256,7 +258,7 @@ impl Full {
         self.empty().await?;
         let applied = |what, answer| match answer {
             FencedWrite::Applied => Ok(()),
-            // The answer can have been lost with the server, but not the space with the answer.
+            // A server may have applied the first call, and ended before it answered.
             FencedWrite::AlreadyApplied if !strict => Ok(()),
             other => Err(format!("{what} after a full disk is {other:?}")),
         };
@@ -308,7 +310,7 @@ impl Full {
         let call = async || Ok::<_, Infallible>(large("another result"));
         match engine.execute(context("another result", LEASE)?, call).await {
             Err(ExecuteError::Store(error)) => self.refused("call", &error)?,
-            // The space that a page has left is enough for its key.
+            // A server can still have enough space for a new key in a page.
             Ok(Outcome::Executed(_)) if self.server.is_some() => {}
             other => return Err(format!("a new key on a full disk: {other:?}").into()),
         }
@@ -327,14 +329,14 @@ impl Full {
         }
     }
 
-    /// A lease through a disk that is full for less than 0.4 of it (RUN-1).
+    /// A lease survives if the disk is full for less than 0.4 of its length (RUN-1).
     async fn a_heartbeat(&mut self) -> Done {
         let (engine, counters) = engine(&self.store)?;
         let Acquisition::Granted(held) = engine.try_acquire(&context("a lease", BEATEN)?).await?
         else {
             return Err("a new key was not granted".into());
         };
-        // The first beat is due at a half of the lease.
+        // The disk is full when the first heartbeat is due, at half of the lease.
         tokio::time::sleep(BEATEN.mul_f64(0.45)).await;
         self.fill().await?;
         tokio::time::sleep(BEATEN.mul_f64(0.15)).await;

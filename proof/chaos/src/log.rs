@@ -48,8 +48,8 @@ impl Log {
         }
     }
 
-    /// Writes it. With a gap in the history, the judge would miss what happened in it, so the
-    /// process ends instead.
+    /// Writes an event. If that fails, ends the process, because the judge would miss what happened
+    /// in a gap of the history.
     pub(crate) fn write(&self, event: &Event) {
         if let Err(error) = self.journal.write(event) {
             eprintln!("cannot write the history: {error}");

@@ -127,13 +127,14 @@ impl<'a> Nemesis<'a> {
 
     fn every(&self, kind: &str) -> u64 {
         match kind {
-            // Pauses are about as long as leases, so short pauses can be more frequent.
+            // A worker is stopped for about as long as a lease. If leases are short, stops can
+            // therefore be more frequent.
             "stop" => STOP_EVERY.min(self.lease_ms.1).max(150),
             kind => every(kind),
         }
     }
 
-    /// Undoes all faults after the last one.
+    /// Undoes all faults at the end of the run.
     pub(crate) fn finish(mut self) -> io::Result<Made> {
         let until = mono::now() + 90_000 * MS;
         while self.failing.is_some() {

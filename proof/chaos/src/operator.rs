@@ -38,8 +38,8 @@ impl Operator {
         while !over.load(Ordering::Relaxed) {
             let think = self.random.within(0..30);
             tokio::time::sleep(Duration::from_millis(think)).await;
-            // Choose recent keys, because old ones are finished and no other call meets the
-            // operator there.
+            // Choose recent keys, because the work of old keys is finished, so no other call would
+            // meet the operator.
             let number = self.world.newest() - self.random.within(0..16);
             if let Ok(id) = world::identity(number) {
                 self.intervene(&id).await;
@@ -49,9 +49,10 @@ impl Operator {
 
     async fn intervene(&mut self, id: &Identity) {
         let since = mono::now();
-        // The look is not judged, because it promises nothing.
+        // This read is not in the history, because no rule judges it.
         let Ok(Some(found)) = self.store.get(id).await else { return };
-        // During this pause, the action may end, or another owner may take over its lease.
+        // Pause, so that the action can end or another owner can take over its lease before the
+        // intervention.
         if self.random.percent(60) {
             let hesitates = self.random.within(0..15);
             tokio::time::sleep(Duration::from_millis(hesitates)).await;

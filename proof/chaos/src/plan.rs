@@ -60,10 +60,10 @@ pub(crate) struct Plan {
     pub(crate) began: u64,
     /// How far the engine's clock is ahead, in seconds.
     pub(crate) ahead: i64,
-    /// Power losses.
+    /// How many power losses to make.
     pub(crate) losses: u64,
     pub(crate) synchronous: String,
-    /// Which syncs do not happen.
+    /// Which syncs the disk swallows.
     pub(crate) swallow: Option<String>,
 }
 
@@ -80,9 +80,10 @@ pub(crate) enum Role {
     Sealer,
     /// Makes power losses.
     PowerLoss,
-    /// Works on the file until it is killed.
+    /// Works on a SQLite file until it is killed.
     PowerCaller,
-    /// Fills a disk, after it has started itself again where it can mount one.
+    /// Starts this program again as `FullInside`, in a namespace in which it can mount a file
+    /// system.
     Full,
     FullInside,
 }

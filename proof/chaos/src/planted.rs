@@ -6,8 +6,8 @@ use defects::Defect;
 use retryproof::store::{ForceRequest, Forced};
 use retryproof::{Identity, Result, SharedStore};
 
-/// An intervention changes the record regardless of what the operator saw. The operators do this
-/// themselves ([`unfenced`]); the store is unchanged.
+/// The defect in which an intervention changes the record regardless of what the operator saw. The
+/// operators themselves cause it ([`unfenced`]), on an unchanged store.
 pub(crate) const UNFENCED_OPERATOR: &str = "unfenced-operator";
 
 /// Whether a defect with this name can be planted.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Power losses on a SQLite file: writes that were never synced are gone, or some of them are.
+//! Power losses on a SQLite file: some or all of the writes that were not synced are lost.
 //!
-//! A process works on the file and is killed. `shim.c` has recorded which bytes it wrote and what it
-//! synced. From that, the files are made as a power loss may leave them, at the moment of the kill
-//! and at earlier moments, and a store is opened on them: what callers were told must hold. The next
-//! process begins with the files of one of these moments.
+//! A process works on the file and is killed. `shim.c` has recorded which bytes the process wrote
+//! and what it synced. From this journal, the run creates the files that a power loss may leave, at
+//! the moment of the kill and at earlier moments. It opens a store on these files, and checks that
+//! every answer that a caller got still holds. The next process begins with the files of the moment
+//! of the kill.
 
 use std::error::Error;
 use std::fs;
@@ -31,18 +32,19 @@ use disk::{Disk, Journal, Left};
 
 const SCOPE: &str = "power";
 const FILE: &str = "records.db";
-/// The file in which a process writes down what it was told.
+/// The file in which a process writes down the answers that it got.
 const TOLD: &str = "told";
-/// Longer than any process lives, and shorter than the step of the clock with which files are checked.
+/// Longer than any process lives, and shorter than the hour by which the checks set their clock
+/// forward.
 const LEASE: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(86_400);
-/// So many power losses of each process are looked at.
+/// How many power losses are checked for each process.
 const MOMENTS: u64 = 16;
-/// A process is killed when it has written down at most so many bytes, some 300 calls.
+/// A process is killed before it has written down about this many bytes, some 300 calls.
 const WORK: u64 = 16_000;
-/// So many power losses that went wrong are shown in full.
+/// How many power losses that broke a promise are shown in full.
 const SHOWN: u64 = 5;
-/// How many of the keys of earlier processes each check looks at.
+/// How many keys of earlier processes each check reads.
 const EARLIER: usize = 60;
 
 /// The result of a key's work: the same in every process.
@@ -52,7 +54,7 @@ fn value_of(key: &str) -> String {
     (0..words).map(|_| format!("{:016x}", random.next())).collect()
 }
 
-/// Makes the losses; whether the store kept to what it promises.
+/// Makes the power losses, and returns whether the store kept its promises.
 pub(crate) fn run(plan: &Plan) -> Result<bool, Box<dyn Error>> {
     let data = supervisor::data_folder()?;
     let done = losses(plan, &data);
@@ -109,13 +111,13 @@ struct Losses<'a> {
     plan: &'a Plan,
     shim: PathBuf,
     journal: PathBuf,
-    /// The files that the power loss that is looked at leaves.
+    /// The folder with the files that the present power loss leaves.
     image: PathBuf,
-    /// The files on which processes work.
+    /// The folder with the files on which processes work.
     folder: PathBuf,
     url: String,
     random: Random,
-    /// What processes before the present one were told, and has survived their ends.
+    /// The answers that earlier processes got, as far as they have survived the power losses.
     earlier: Vec<(String, Told)>,
     found: Found,
     made: u64,
@@ -123,12 +125,12 @@ struct Losses<'a> {
     told: usize,
     changes: usize,
     broken: usize,
-    /// Power losses that went wrong.
+    /// The number of power losses that broke a promise.
     wrong: u64,
 }
 
 impl Losses<'_> {
-    /// One process, from its start to its kill, and power losses during its life.
+    /// Runs one process from its start to its kill, and checks power losses during its life.
     async fn life(&mut self) -> Result<(), Box<dyn Error>> {
         self.lives += 1;
         let known = self.some_earlier();
@@ -142,7 +144,8 @@ impl Losses<'_> {
         self.changes += whole;
         for at in (0..MOMENTS.min(self.plan.losses - self.made)).rev() {
             self.made += 1;
-            // The moment of the kill comes last: the next process begins with what it left.
+            // The moment of the kill comes last, because the next process begins with the files of
+            // this moment.
             let count = match at {
                 0 => whole,
                 _ => usize::try_from(self.random.within(0..whole as u64 + 1))?,
@@ -182,7 +185,7 @@ impl Losses<'_> {
         Ok(())
     }
 
-    /// Some of what was told before.
+    /// Some of the answers that earlier processes got.
     fn some_earlier(&mut self) -> Vec<(String, Told)> {
         let step = self.earlier.len().div_ceil(EARLIER).max(1);
         let from = usize::try_from(self.random.within(0..step as u64)).unwrap_or(0);
@@ -211,7 +214,7 @@ impl Losses<'_> {
         Ok(())
     }
 
-    /// Waits until the process has written down a number of bytes. Whether it still runs.
+    /// Waits until the process has written down a number of bytes. Returns whether it still runs.
     fn wait_for_work(&mut self, child: &mut Child) -> Result<bool, Box<dyn Error>> {
         let enough = self.random.spread(100..WORK);
         let until = mono::now() + 30_000 * MS;
@@ -224,8 +227,8 @@ impl Losses<'_> {
         Ok(child.try_wait()?.is_none())
     }
 
-    /// What is in the memory that SQLite's processes share is no part of the files: after a power
-    /// loss, anything may be in its file.
+    /// Writes random bytes to the file of SQLite's shared memory, because this file may contain
+    /// anything after a power loss.
     fn spoil_shared_memory(&mut self) -> std::io::Result<()> {
         if self.random.percent(50) {
             return Ok(());

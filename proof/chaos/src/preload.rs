@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Small libraries in C that change what the system tells or does to a process. They are compiled
-//! when they are needed, and preloaded into processes of this program alone.
+//! Small C libraries that change how the system behaves for a process. They are compiled when they
+//! are needed, and preloaded only into processes of this program.
 
 use std::io;
 use std::path::{Path, PathBuf};

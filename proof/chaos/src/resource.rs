@@ -2,8 +2,8 @@
 //! [`Resource`]: the world outside of the store, which an action changes.
 //!
 //! A lease fences the record, not the world: a process that was stopped continues its work after
-//! its lease has ended. A resource that checks the fencing token then refuses the work (ACQ-10).
-//! One that relies on the lease does not, and a run with strong enough faults shows that.
+//! its lease has ended. A resource that checks the fencing token then refuses the work (ACQ-10). A
+//! resource that relies on the lease accepts it, and a run with strong enough faults shows that.
 
 use std::fs::{File, OpenOptions, create_dir_all};
 use std::io::{Read, Seek, Write};

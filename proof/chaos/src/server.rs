@@ -260,7 +260,7 @@ fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// Sends one command to a server of Redis's kind, and returns the answer.
+/// Sends one command to a Redis server or a sentinel, and returns the answer.
 fn ask(port: u16, command: &str) -> io::Result<String> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500))?;

@@ -52,11 +52,11 @@ async fn one(
     identity: &Identity,
     wait: Duration,
 ) -> Result<()> {
-    // Look through the engine's store, so that the look is in the history.
+    // Peek by way of the engine's store, which records the peek in the history; `store` does not.
     let look = || engine.store().as_dyn().dyn_peek(identity.clone());
     let standing = patiently(look).await?;
     if matches!(standing, Peeked::Busy(_)) {
-        // Claim again if an answer was lost.
+        // Repeat the claim if its answer was lost.
         for _ in 0..10 {
             if claim(log, engine, identity, wait).await? {
                 break;

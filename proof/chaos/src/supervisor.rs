@@ -283,7 +283,7 @@ fn through(url: &str, port: u16) -> String {
 /// The longest pause, with its jitter, between two reads of a waiter that is not notified (ACQ-4).
 fn poll_ms(store: &str) -> u64 {
     match store.split(':').next().unwrap_or_default() {
-        // Every change happens in the same process.
+        // No waiter has to poll, because every change happens in its own process.
         "memory" => 0,
         "sqlite" => 24,
         "mariadb" | "mysql" => 48,
@@ -303,7 +303,7 @@ fn write_manifest(
         run: format!("{}-{}", plan.store.split([':', '/']).next().unwrap_or_default(), plan.seed),
         seed: plan.seed,
         revision: revision.to_owned(),
-        // A URL may contain a password (ID-4).
+        // Keep only the scheme, because the rest of a URL may contain a password (ID-4).
         store: plan.store.split(':').next().unwrap_or_default().to_owned(),
         secs: plan.secs,
         workers: plan.workers,

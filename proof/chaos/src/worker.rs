@@ -66,7 +66,7 @@ fn unsettled(plan: &Plan) -> (u64, Duration) {
     (World { began: plan.began }.newest(), wait)
 }
 
-/// The work ends at the end of standard input: the supervisor has closed it, or is gone.
+/// Ends the work when standard input ends, because the supervisor has then closed it or is gone.
 fn hear_the_end(over: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());

@@ -15,10 +15,10 @@ use super::Done;
 
 const SCOPE: &str = "full";
 const DAY: Duration = Duration::from_secs(86_400);
-/// Longer than the run.
+/// Longer than the run takes.
 pub(super) const LEASE: Duration = Duration::from_secs(60);
 
-/// An engine, with what it counts.
+/// An engine, and the counters of its events.
 pub(super) fn engine(store: &SharedStore) -> Done<(IdempotencyEngine, Arc<Counters>)> {
     let mut config = IdempotencyConfig::default();
     config.operation_timeout = Duration::from_secs(1);
@@ -37,23 +37,23 @@ pub(super) fn identity(key: &str) -> retryproof::Result<Identity> {
     Identity::of(SCOPE, key)
 }
 
-/// An acquire that outlasts the run.
+/// An acquire of a lease that is longer than the run takes.
 pub(super) fn request(owner: OwnerId) -> AcquireRequest {
     AcquireRequest::new(owner, LEASE, DAY)
 }
 
-/// A text that fits into no space that a page or a log has left.
+/// A text that is too long for the space that is left in a page or in a log.
 pub(super) fn large(text: &str) -> String {
     format!("{text}{}", "-".repeat(60_000))
 }
 
-/// A result of a length that needs space.
+/// A result that is so long that the store needs more space for it.
 pub(super) fn completion(text: &str) -> Completion {
     let payload = Payload::new(CodecId::BYTES, 1, large(text).as_bytes());
     Completion::new(payload.envelope().clone(), DAY, None)
 }
 
-/// Acquires a key, which must be free or the owner's.
+/// Acquires a key, which must be free or held by the owner.
 pub(super) async fn grant(store: &SharedStore, id: &Identity, owner: OwnerId) -> Done {
     match store.acquire(id, &request(owner)).await? {
         Acquired::Granted(_) => Ok(()),
@@ -61,7 +61,7 @@ pub(super) async fn grant(store: &SharedStore, id: &Identity, owner: OwnerId) ->
     }
 }
 
-/// The result that a duplicate gets, without its filler.
+/// The result that a duplicate gets, without the text that makes it long.
 pub(super) async fn value(store: &SharedStore, key: &str) -> retryproof::Result<Option<String>> {
     let Acquired::Complete(stored) =
         store.acquire(&identity(key)?, &request(OwnerId::new())).await?

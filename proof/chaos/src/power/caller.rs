@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The process that is killed: it calls for new keys until then, and writes down what it was told.
+//! The process that is killed. Until then, it makes calls with new keys, and writes down the
+//! answers that it gets.
 //!
-//! `shim.c` has the file in which it does so in its journal, so each line has its place among the
-//! syncs: what was told before a power loss is known exactly.
+//! `shim.c` also records the writes to this file, in their order among the syncs. So it is known
+//! exactly which answers came before a power loss.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -25,12 +26,12 @@ use crate::random::Random;
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Callers at once.
+/// The number of callers that run at the same time.
 const CALLERS: u64 = 6;
-/// Calls of each caller before the store is closed and opened again.
+/// The number of calls that each caller makes before the store is closed and opened again.
 const CALLS: u64 = 60;
 
-/// Writes lines down, each with one write.
+/// Writes lines to the file of answers, each with a single `write`.
 #[derive(Clone)]
 struct Told(Arc<File>);
 
@@ -51,7 +52,7 @@ struct Round {
     next: AtomicU64,
 }
 
-/// Works until it is killed. The error is for the supervisor, which shows it.
+/// Works until the process is killed. The supervisor shows an error.
 pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let folder = plan.out.clone().unwrap_or_default();
@@ -103,7 +104,8 @@ async fn work(
         for caller in callers {
             caller.await??;
         }
-        // Closes the file, which empties the write-ahead log and removes it.
+        // Here, the store is dropped, which closes the file, empties the write-ahead log and
+        // removes it.
         number += 1;
     }
 }
@@ -141,7 +143,7 @@ impl Round {
         self.done(key, report.recorded)
     }
 
-    /// Takes a lease, and leaves it to run out or releases it.
+    /// Acquires a lease, and releases it or lets it run out.
     async fn lease(&self, key: &str, frees: bool) -> Result<(), AnyError> {
         let Acquisition::Granted(held) = self.engine.try_acquire(&context(key)?).await? else {
             return Err(format!("{key} was not granted").into());
@@ -156,7 +158,7 @@ impl Round {
         Ok(())
     }
 
-    /// Calls for a key that another process was told to be done, before the power was lost.
+    /// Calls with a key whose result an earlier process recorded before the power loss.
     async fn again(&self, key: &str) -> Result<(), AnyError> {
         let outcome = self.engine.call(context(key)?).execute(|| self.action(key)).await?;
         match outcome {
@@ -177,7 +179,7 @@ impl Round {
         }
     }
 
-    /// As an application might: the log is copied into the file beside the calls.
+    /// Copies the log into the database while calls run, as an application might.
     fn checkpoint(&self, random: &mut Random) -> Result<(), AnyError> {
         let mode = ["PASSIVE", "RESTART", "TRUNCATE"][usize::try_from(random.within(0..3))?];
         let conn = Connection::open(&self.path)?;

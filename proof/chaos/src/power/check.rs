@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What callers were told, and the check that the store that a power loss left keeps to it.
+//! The answers that callers got, and the check that they still hold in the files that a power loss
+//! leaves.
 
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error;
@@ -16,10 +17,10 @@ use rusqlite::Connection;
 
 use super::{FILE, LEASE, SCOPE, TTL, value_of};
 
-/// In microseconds.
+/// An hour in microseconds.
 const HOUR: u64 = 3_600_000_000;
 
-/// What a caller was told about a key.
+/// The answer that a caller got about a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Told {
     /// Its result is recorded.
@@ -43,18 +44,18 @@ impl Told {
     }
 }
 
-/// What one process was told, in order.
+/// The answers that one process got, in their order.
 #[derive(Default)]
 pub(crate) struct Facts {
-    /// The place of each key's first line.
+    /// The number of each key's first line.
     began: HashMap<String, usize>,
     pub(crate) told: Vec<(usize, String, Told)>,
-    /// Done keys whose work ran again, or whose result was another one.
+    /// Keys whose work was done, but ran again or had a different result.
     pub(crate) broken: Vec<String>,
 }
 
 impl Facts {
-    /// Reads the lines of a process. A line that the kill cut off was told to no caller.
+    /// Reads the lines of a process. A line that the kill cut off does not count.
     pub(crate) fn read(text: &str) -> Result<Self, Box<dyn Error>> {
         let mut facts = Self::default();
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -76,16 +77,18 @@ impl Facts {
     }
 }
 
-/// What a store did not keep to.
+/// How often a store broke each promise.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Found {
-    /// Records that were told and are not there: their work would run again.
+    /// Records that a caller knew of and that are missing, so their work would run again.
     pub(crate) lost: u64,
-    /// Lost records before which a surviving one had begun, and those of an earlier power loss.
+    /// Surviving records that began after a lost one, and lost records that had survived an earlier
+    /// power loss.
     pub(crate) reordered: u64,
     /// Results with other bytes.
     pub(crate) changed: u64,
-    /// Joined writes without their record, records without their writes, or two writes.
+    /// Joined writes without their record, records without their joined write, and keys with two
+    /// writes.
     pub(crate) halves: u64,
     /// Files that fail SQLite's own check, or cannot be opened.
     pub(crate) damaged: u64,
@@ -103,14 +106,15 @@ impl Found {
         self.tokens += other.tokens;
     }
 
-    /// What no durability setting may do.
+    /// Whether a promise is broken that every durability setting keeps.
     pub(crate) fn is_wrong(&self) -> bool {
         self.reordered + self.changed + self.halves + self.damaged + self.tokens > 0
     }
 }
 
-/// Opens what a power loss left in `folder`, and compares it with what was told: by the process that
-/// was killed (`facts`), and before that (`earlier`). Returns what it found and what is left.
+/// Opens the files that a power loss left in `folder`, and compares them with the answers that the
+/// killed process got (`facts`) and those of earlier processes (`earlier`). Returns the broken
+/// promises, and the answers that still hold.
 pub(crate) async fn check(
     folder: &Path,
     is_durable: bool,
@@ -118,7 +122,8 @@ pub(crate) async fn check(
     earlier: &[(String, Told)],
 ) -> Result<(Found, Vec<(String, Told)>), Box<dyn Error>> {
     let mut found = Found::default();
-    // Here, the clock is behind, so that only the file says how far the tokens were.
+    // Open the file with a clock that is an hour behind, so that only the file can keep a new token
+    // larger than earlier ones.
     let fresh = match draw_token(folder).await {
         Ok(token) => token,
         Err(error) => {
@@ -127,7 +132,7 @@ pub(crate) async fn check(
             return Ok((found, Vec::new()));
         }
     };
-    // All leases of the killed process are over by this clock.
+    // By this clock, which is an hour ahead, all leases of the killed process are over.
     let store = open(folder, || wall_clock_micros() + HOUR)?;
     let conn = Connection::open(folder.join(FILE))?;
     let said: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
@@ -142,7 +147,7 @@ pub(crate) async fn check(
     for (at, key, told) in &facts.told {
         if look(&store, key, *told, &mut found).await? {
             kept.push((key.clone(), *told));
-            // A key that is free shows neither its release nor its loss.
+            // A free key proves nothing: its record may have been released or lost.
             if !matches!(told, Told::Freed(_)) {
                 survivors.push(key);
             }
@@ -162,7 +167,8 @@ pub(crate) async fn check(
         found.reordered += found.lost - before;
     }
     found.halves += halves(&conn, &store, facts, earlier).await?;
-    // A release that is lost leaves the same as one that is not, but not the same token.
+    // With full durability, every token counts. Otherwise, only the tokens of leases that are still
+    // held count, because a lost release leaves no trace.
     let told =
         facts.told.iter().map(|(_, _, told)| told).chain(earlier.iter().map(|(_, told)| told));
     let tokens: Vec<u64> = match is_durable {
@@ -183,7 +189,7 @@ async fn look(
     let id = identity(key)?;
     let (there, acquired) = match (store.get(&id).await, acquire(store, &id).await) {
         (Ok(there), Ok(acquired)) => (there, acquired),
-        // Something else stands where the record was.
+        // The record cannot be read, so it was changed.
         _ => {
             found.changed += 1;
             return Ok(false);
@@ -199,7 +205,7 @@ async fn look(
             found.tokens += u64::from(same && grant.token.get() <= token);
             same && grant.took_over
         }
-        // A record that was released and one that was never there look alike.
+        // A released record looks like one that never existed.
         (Told::Freed(token), Acquired::Granted(grant)) => {
             found.tokens += u64::from(there.is_some() && grant.token.get() <= token);
             !grant.took_over
@@ -210,7 +216,7 @@ async fn look(
     Ok(kept)
 }
 
-/// A joined call's write is there if, and only if, its record is complete.
+/// Counts the joined calls whose write exists without a complete record, or the other way round.
 async fn halves(
     conn: &Connection,
     store: &SharedStore,
@@ -240,7 +246,7 @@ fn open(
     Ok(SqliteStore::open_with(config)?.into_shared())
 }
 
-/// The token of a key that was never used.
+/// Acquires a key that was never used, and returns its token.
 async fn draw_token(folder: &Path) -> Result<u64, Box<dyn Error>> {
     let store = open(folder, || wall_clock_micros() - HOUR)?;
     match acquire(&store, &identity("never used")?).await? {

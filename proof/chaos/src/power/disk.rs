@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Disk`]: what is on a disk, and what would be left of it if the power failed now. It follows the
-//! journal that `shim.c` writes.
+//! [`Disk`]: the content of a disk, and what would be left of it if the power failed now. It is
+//! computed from the journal that `shim.c` writes.
 //!
-//! A sync of a file makes the file's bytes durable, but not its name. A sync of the folder makes the
-//! names durable. Everything else may be lost, and what is lost need not be the newest: each sector
-//! that was written may be there or not, and each change of a name as well.
+//! A sync of a file makes the file's bytes durable, but not its name. A sync of the folder makes
+//! the names durable. Everything else may be lost, and not only the newest changes: each unsynced
+//! sector and each unsynced change of a name may be lost or not, independently of the others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -17,7 +17,7 @@ use crate::random::Random;
 
 /// A disk writes a sector as a whole or not at all.
 const SECTOR: u64 = 512;
-/// Bytes before an entry's name and data.
+/// The length of the header before an entry's name and data, in bytes.
 const HEAD: usize = 32;
 
 /// A change of the files.
@@ -51,7 +51,7 @@ impl Journal {
         Ok(Self { bytes, changes })
     }
 
-    /// What was written to the file `name` by the first `count` changes.
+    /// The text that the first `count` changes wrote to the file `name`.
     pub(crate) fn text_of(&self, name: &str, count: usize) -> String {
         let (mut text, mut of) = (Vec::new(), None);
         for change in &self.changes[..count] {
@@ -67,7 +67,7 @@ impl Journal {
     }
 }
 
-/// The entry at `at`, and where the next one begins.
+/// Reads the entry at `at`, and returns it with the place where the next one begins.
 fn entry(bytes: &[u8], at: usize) -> io::Result<Option<(Change, usize)>> {
     let Some(head) = bytes.get(at..at + HEAD) else { return Ok(None) };
     let short = |from: usize| {
@@ -99,19 +99,19 @@ fn entry(bytes: &[u8], at: usize) -> io::Result<Option<(Change, usize)>> {
     Ok(Some((change, end)))
 }
 
-/// How much a power loss leaves of what was not synced.
+/// How much of the unsynced changes a power loss leaves.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Left {
-    /// None of it.
+    /// None of them.
     Nothing,
-    /// So many of a hundred sectors, and changes of names.
+    /// This percentage of the sectors, and of the changes of names.
     Sectors(u64),
-    /// So many of a hundred writes, each whole, and changes of names.
+    /// This percentage of the writes, each as a whole, and of the changes of names.
     Writes(u64),
 }
 
 impl Left {
-    /// Draws one of them.
+    /// Draws a kind of loss.
     pub(crate) fn draw(random: &mut Random) -> Self {
         match random.within(0..4) {
             0 => Self::Nothing,
@@ -137,11 +137,12 @@ enum Unsynced {
 #[derive(Default, Clone)]
 pub(crate) struct Disk {
     files: Vec<File>,
-    /// Which file an inode is now. The system gives the inode of a file that is gone to another one.
+    /// The file that each inode belongs to now. The system reuses the inode of a removed file.
     inodes: HashMap<u64, usize>,
     names: BTreeMap<String, usize>,
     durable_names: BTreeMap<String, usize>,
-    /// Changes of names since the last sync of the folder: which file has the name now, if any.
+    /// Changes of names since the last sync of the folder: the name, and the file that has it now,
+    /// if there is one.
     unsynced_names: Vec<(String, Option<usize>)>,
 }
 
@@ -160,7 +161,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Follows the first `count` changes of a journal.
+    /// Applies the first `count` changes of a journal.
     pub(crate) fn follow(&mut self, journal: &Journal, count: usize) {
         for change in &journal.changes[..count] {
             match change {
@@ -206,7 +207,7 @@ impl Disk {
         self.unsynced_names.push((name.to_owned(), file));
     }
 
-    /// Makes the files that a power loss leaves, in the empty folder `to`.
+    /// Writes the files that a power loss leaves to the empty folder `to`.
     pub(crate) fn lose_power(
         &self,
         journal: &Journal,
@@ -225,7 +226,8 @@ impl Disk {
                 rename(&mut names, name.clone(), *file);
             }
         }
-        // Only the journal has what callers were told for certain.
+        // Leave out the file of answers: the journal has its whole content, and the power loss may
+        // have damaged the file.
         names.remove(super::TOLD);
         for (name, file) in names {
             let mut bytes = self.files[file].durable.clone();
@@ -249,7 +251,7 @@ fn rename(names: &mut BTreeMap<String, usize>, name: String, file: Option<usize>
 }
 
 impl Unsynced {
-    /// Makes the change, or the sectors of it that `is_left` picks.
+    /// Applies the change, or only those of its sectors that `is_left` picks.
     fn apply(&self, bytes: &mut Vec<u8>, journal: &[u8], mut is_left: impl FnMut(bool) -> bool) {
         match self {
             Self::Length(length) => {

@@ -94,8 +94,8 @@ fn mariadb(dir: &Path) -> io::Result<Recipes> {
         &program("mariadb-install-db")?,
         "--no-defaults",
         &data,
-        // When a server starts, it removes the temporary tables of other servers from the same
-        // folder.
+        // A server that starts removes the temporary tables that it finds in this folder, so two
+        // servers must not share one.
         &format!("--tmpdir={}", at("")),
         "--auth-root-authentication-method=normal",
         "--skip-test-db",

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Power losses on a SQLite file: what callers were told survives them (CMP-1), no result is changed
-//! (CMP-6), joined writes and their records go together (CMP-7), and tokens grow (ACQ-10). The same
-//! run fails on a disk that swallows syncs.
+//! Power losses on a SQLite file: every answer that a caller got survives (CMP-1), no result is
+//! changed (CMP-6), joined writes and their records survive or are lost together (CMP-7), and
+//! tokens grow (ACQ-10). The same run fails on a disk that swallows syncs.
 //!
-//! `RETRYPROOF_LOSSES=5000` makes as many losses in each run.
+//! With `RETRYPROOF_LOSSES=5000`, each run makes that many power losses.
 
 use std::process::Command;
 
-/// The last line of a run, and whether the run found nothing wrong.
+/// Makes a run, and returns its exit code and its output.
 fn losses(count: u64, options: &[&str]) -> (Option<i32>, String) {
     let asked = std::env::var("RETRYPROOF_LOSSES").ok();
     let count = asked.unwrap_or_else(|| count.to_string());
@@ -20,7 +20,7 @@ fn losses(count: u64, options: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), said)
 }
 
-/// How often the last line counts something.
+/// The number that the output states before the word `what`.
 fn count(said: &str, what: &str) -> u64 {
     let end = said.rfind(&format!(" {what}")).unwrap_or_else(|| panic!("no `{what}` in {said}"));
     let digits = said[..end].rsplit(' ').next().and_then(|count| count.parse().ok());
@@ -34,7 +34,8 @@ fn cmp_1_cmp_6_cmp_7_acq_10_full_loses_nothing_with_the_power() {
     assert!(count(&said, "records told") > 100, "{said}");
 }
 
-/// "May lose the last commits", says the guide: the last ones, and nothing else.
+/// With `synchronous = normal`, a power loss may lose the last commits, as the guide says, and
+/// nothing else.
 #[test]
 fn cmp_1_cmp_7_normal_loses_only_the_last_commits() {
     let (code, said) = losses(100, &["--synchronous", "normal"]);
