@@ -36,7 +36,7 @@ pub struct Judgement {
     pub unsearched: u64,
 }
 
-/// The invariants that a fail-over without synchronous copies relaxes inside its window, and those
+/// The invariants that a failover without synchronous copies relaxes inside its window, and those
 /// that depend on them.
 const RELAXED: [&str; 11] =
     ["S1", "S2", "S3", "S4", "S5", "S6", "S9", "S17", "S18", "OPS-3", "OPS-4"];

@@ -20,7 +20,7 @@
 //! message arrives at most once, late, and only one is under way at a time; clients are not
 //! scheduled fairly (this models pauses), so no promise on timing is checked except deadlines
 //! (RUN-1 is not); leases, ttls and waits have one length each; joined transactions (CMP-7) and a
-//! fail-over that loses writes are left out.
+//! failover that loses writes are left out.
 //!
 //! The record as an oracle:
 //!

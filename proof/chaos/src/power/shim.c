@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Preloaded into a process. It passes each change of a file below RETRYPROOF_POWER_DIR on, and appends
-// it to the file RETRYPROOF_POWER_JOURNAL. From the journal, `disk.rs` makes the files that a power
-// loss at any moment may leave. No sync reaches the disk: here, the journal is the disk, so that a
-// test is not slowed down. With RETRYPROOF_POWER_SWALLOW, syncs are left out of the journal: `all`, or
-// those of folders (`folders`), as on a disk that lies.
+// This library is preloaded into a process. It makes each change of a file below
+// RETRYPROOF_POWER_DIR, and appends the change to the file RETRYPROOF_POWER_JOURNAL. From this
+// journal, `disk.rs` computes the files that a power loss at any moment may leave. Syncs are noted in
+// the journal, but not made, because they would slow the tests down. RETRYPROOF_POWER_SWALLOW leaves
+// syncs out of the journal, as on a disk that acknowledges syncs without making them: all syncs
+// (`all`), or those of folders (`folders`).
 //
-// It knows the calls that SQLite and Rust's standard library use, with absolute paths. A file that is
-// changed through memory would be missed, so the process ends then. SQLite changes only `-shm` so,
-// which it makes anew after a power loss.
+// The library covers the calls that SQLite and Rust's standard library make, with absolute paths. It
+// would miss changes through mapped memory, so it ends a process that maps a file for writing. The
+// only exception is SQLite's file `-shm`, which SQLite creates again after a power loss.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +50,7 @@ static void stop(const char *why) {
     abort();
 }
 
-// The name below the folder, "" for the folder itself, or nothing for a foreign path.
+// Returns the name below the folder, "" for the folder itself, or NULL for any other path.
 static const char *name_of(const char *path) {
     if (!folder || !path || strncmp(path, folder, folder_length)) return NULL;
     if (!path[folder_length]) return "";
@@ -68,7 +69,8 @@ static uint64_t inode_of(int fd) {
     return fstat(fd, &found) ? 0 : (uint64_t)found.st_ino;
 }
 
-// Called while the lock is held, after the change: whatever sees the change comes later in the journal.
+// Appends a change to the journal. The caller has made the change and holds the lock, so a change that
+// another thread makes because of this one comes later in the journal.
 static void note(enum kind kind, uint64_t inode, const char *name, uint64_t at, const void *data, size_t length) {
     struct head head = { kind, (uint32_t)strlen(name), (uint32_t)(inode >> 32), (uint32_t)inode, at, length };
     struct iovec parts[3] = { { &head, sizeof head }, { (void *)name, head.name }, { (void *)data, length } };

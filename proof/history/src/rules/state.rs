@@ -22,7 +22,7 @@ pub fn s12(_: &Run, story: &Story, found: &mut Vec<Violation>) {
 }
 
 /// S13: every record that the run wrote can be read, and the record at its end is a lease or a
-/// result, with the newest token of those that no fail-over has lost.
+/// result, with the newest token of those that no failover has lost.
 pub fn s13(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for op in story.ops.iter().filter(|op| op.said(Said::Corrupt)) {
         found.push(wrong("S13", op.invoke, "a record cannot be read", op.lines));
@@ -50,7 +50,7 @@ pub fn s13(run: &Run, story: &Story, found: &mut Vec<Violation>) {
                 dump.token
             );
             let wrong = wrong("S13", dump.at, text, [grant.lines[1], Some(dump.line)]);
-            // A fail-over may have lost the grant. Until another call uses the identity, the record
+            // A failover may have lost the grant. Until another call uses the identity, the record
             // then has a smaller token.
             let documented = run.faulty(grant.invoke, grant.end(), |fault| fault.lossy);
             found.push(Violation { documented, ..wrong });
