@@ -115,8 +115,8 @@ fn sto_1_a_full_store_takes_a_new_key_as_soon_as_a_record_is_gone_or_over() {
     assert!(is_full(&ready(store.acquire(&id(3), &kept))));
     assert_eq!(ready(store.release(&id(0), kept.owner)).unwrap(), FencedWrite::Applied);
     grant(&store, &id(3), &kept);
-    // A search for capacity has just failed. A completion with a short ttl then lets the next
-    // search start earlier.
+    // This search for capacity fails. A completion with a short ttl then lets the next search start
+    // earlier.
     assert!(is_full(&ready(store.acquire(&id(4), &kept))));
     let done = completion(b"", Duration::from_millis(1));
     assert_eq!(ready(store.complete(&id(3), kept.owner, &done)).unwrap(), FencedWrite::Applied);

@@ -148,7 +148,7 @@ async fn ann_6_a_body_that_is_rejected_is_answered_unstored_and_leaves_the_key_f
     }
     assert_eq!(send(&app, of("ann", "k").to_request()).await.text(), "1 1");
     assert!(send(&app, of("ann", "k").to_request()).await.is_replay());
-    // The fingerprint is compared before the body is read (FP-1).
+    // The fingerprint is compared before the body is parsed (FP-1).
     assert_eq!(send(&app, of("ann", "k").set_payload("{").to_request()).await.status, 422);
 }
 

@@ -64,7 +64,7 @@ fn ops_5_a_healthy_store_has_notes_only() {
 #[test]
 fn ops_5_planted_faults_of_a_file_are_named() {
     let place = Place::sqlite();
-    // The program that wrote this record had a clock of two days ago.
+    // The clock of the program that writes this record is two days behind.
     let run = ["run", "work", "k", "--ttl", "PT1H", "--", "true"];
     let ran = with_clock(&place, "-2d").args(run).output().expect("it runs");
     assert_eq!(code(&ran), 0, "{}", err(&ran));

@@ -130,19 +130,19 @@ fn ops_3_a_repeated_forget_or_erase_spares_the_next_result() {
         assert!(missing == 2 && said.contains("`retryproof get` prints the token"), "{said}");
     }
 
-    // The answer to an erase was lost: the repeated command finds that it was done.
+    // If the answer to an erase is lost, the repeated command finds that the erase was done.
     let (applied, said, _) = done("erase", &first);
     assert!(applied == 0 && !said.contains("already"), "{said}");
     let (again, said, audit) = done("erase", &first);
     assert!(again == 0 && said.contains("this was done before, so nothing was changed"), "{said}");
     assert!(audit.contains("already_applied"), "{audit}");
 
-    // The answer to a forget was lost: the repeated command finds no record.
+    // If the answer to a forget is lost, the repeated command finds no record.
     assert_eq!(done("forget", &first).0, 0);
     let (absent, _, said) = done("forget", &first);
     assert!(absent == 1 && said.contains("released or forgotten"), "{absent}: {said}");
 
-    // The work has run again since, so its result is not the one that the operator saw.
+    // If the work has run again since, its result is not the one that the operator saw.
     let second = completed(&place);
     assert_ne!(first, second);
     for verb in ["forget", "erase"] {

@@ -84,7 +84,7 @@ async fn http_13_what_is_too_long_to_be_held_arrives_as_a_stream() {
         let answer = client(&server).post(URL).send().await.unwrap();
         assert_eq!(answer.text().await.unwrap(), "1234567890abc");
     }
-    // If such a body breaks off, the caller has to notice it.
+    // If a body that is too long breaks off, the caller has to notice it.
     let body = Pieces::body([data(b"1234567890"), broken()]);
     let server = Server::with([with(200, &[], body)]);
     let answer = client(&server).post(URL).send().await.unwrap();

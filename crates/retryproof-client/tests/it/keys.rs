@@ -197,7 +197,7 @@ async fn id_4_no_key_body_or_password_is_shown_by_anything() {
     let answered = Server::with([answer(200)]);
     let answer =
         answered.client(|b| b).post(url).idempotency_key("canary-key").send().await.unwrap();
-    // The operating system refuses the connection.
+    // No process listens on port 1, so the operating system refuses the connection.
     let direct = reqwest::Client::builder().no_proxy().build().unwrap();
     let nowhere = direct.post("http://user:canary-password@127.0.0.1:1/").send().await;
     let shown = [

@@ -486,7 +486,7 @@ async fn cmp_7_run_3_the_heartbeat_has_ended_before_the_record_is_written() {
         .joined
         .execute(ctx("k"), async |tx: &mut Tx| {
             tx.write("a");
-            // A beat is in flight when the action returns.
+            // After this sleep, a beat is in flight when the action returns.
             tokio::time::sleep(60 * MS).await;
             Ok::<_, &'static str>(String::new())
         })

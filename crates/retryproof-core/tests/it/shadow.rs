@@ -95,7 +95,8 @@ async fn ctx_6_run_7_run_8_every_call_runs_and_tells_what_the_guard_would_have_d
         run(&engine, of("k", &[1, 1]), value).await;
     }
     run(&engine, of("k", &[1, 2]), 4).await;
-    // Only a filter can compare fingerprints of different algorithms.
+    // This fingerprint has a different algorithm. Only a filter could compare it with the first, so
+    // the engine counts a replay.
     run(&engine, of("k", &[2, 2]), 5).await;
     use ShadowVerdict::{Executed, Mismatch, Replayed};
     assert_eq!(verdicts.take(), [Executed, Replayed, Replayed, Mismatch, Replayed]);

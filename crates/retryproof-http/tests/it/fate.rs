@@ -445,8 +445,7 @@ async fn cmp_9_a_hook_that_panics_is_a_value_that_cannot_be_encoded() {
         .build()
         .unwrap();
     let (app, runs) = app(&filter, |_| (StatusCode::CREATED, [("location", "/p/1")], "done"));
-    // The first caller's completion has failed. With log-and-return, its response is sent
-    // nevertheless.
+    // The first caller's completion fails. With log-and-return, its response is sent nevertheless.
     let Ok(first) = app.clone().oneshot(post("/pay", "k", "")).await;
     assert_eq!(first.extensions().get::<Recorded>(), Some(&Recorded::Tombstone));
     assert_eq!(Answer::of(first).await.text(), "done");

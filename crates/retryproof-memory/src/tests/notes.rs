@@ -84,7 +84,8 @@ fn rec_2_the_bytes_of_notes_are_given_back() {
                 _ => {}
             }
         }
-        // All results have expired. Granting some of the keys again replaces the old records.
+        // After two hours, all results have expired. Granting some of the keys again replaces the
+        // old records.
         clock.advance(2 * HOUR);
         for n in 0..20 {
             grant(&store, &id(n), &noted(request(SECOND, SECOND), "again"));

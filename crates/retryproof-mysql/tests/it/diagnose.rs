@@ -92,7 +92,8 @@ async fn ops_5_each_missing_privilege_is_named() {
     let on = |what: &str, suffix: &str| {
         format!("GRANT {what} ON `{}{suffix}` TO '{name}'@'%'", table.name)
     };
-    // A user without any privilege on the database is already refused at the login.
+    // Grant one privilege, because the server refuses the login of a user without any privilege on
+    // the database.
     sql(&mut root, &on("INSERT", "")).await;
     let found = findings(&config).await;
     assert_eq!(ids(&found), ["privilege"]);

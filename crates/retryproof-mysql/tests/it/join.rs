@@ -230,7 +230,7 @@ async fn cmp_7_mysql_complete_in_joins_a_transaction_of_sqlx() {
     drop((tx, pending));
     assert!(world.pay("1").await.unwrap().is_executed(), "freed, not left to its lease");
     assert_eq!(world.counters.read().taken_over, 0);
-    // The answer to the COMMIT is lost. The store finds out whether the commit happened.
+    // If the answer to the COMMIT is lost, the store finds out whether the commit happened.
     for commits in [false, true] {
         let held = world.held("2").await;
         let mut tx = world.pool.begin().await.unwrap();

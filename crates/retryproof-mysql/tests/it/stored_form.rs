@@ -252,7 +252,7 @@ async fn rec_2_get_tells_when_the_lease_was_granted() {
         assert!(ago().await < MINUTE);
         change(&table, key, "token = token - 3600000000").await;
         assert!((HOUR..HOUR + MINUTE).contains(&ago().await));
-        // The token is now ahead of the server's clock, as if the clock had stepped back.
+        // Set the token ahead of the server's clock, as if the clock had stepped back.
         change(&table, key, "token = token + 7200000000").await;
         assert_eq!(ago().await, Duration::ZERO);
     }

@@ -169,7 +169,7 @@ pub(crate) async fn replay(store: &MysqlStore, id: &Identity) -> String {
     }
 }
 
-/// ID-4: neither the error nor its sources show a key, a value or a password.
+/// Checks that neither the error nor its sources show a key, a value or a password (ID-4).
 pub(crate) fn assert_masked(error: &Error) {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();

@@ -20,7 +20,7 @@ use crate::support::server::Server;
 use crate::support::{execute, id, replay, sql, unique};
 use crate::trouble::kill_all;
 
-/// A folder that is removed with its test.
+/// A folder with certificates, which is removed with its test.
 struct Certificate(PathBuf);
 
 impl Certificate {

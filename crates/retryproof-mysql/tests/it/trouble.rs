@@ -46,7 +46,7 @@ fn says(error: &Error, kind: ErrorKind, words: &[&str]) {
 
 #[tokio::test]
 async fn sto_5_nobody_listens() {
-    // This port is free again, so no server listens on it.
+    // Dropping the listener frees its port again, so no server listens on the port.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .expect("bound")
         .local_addr()

@@ -137,7 +137,8 @@ async fn lst_2_a_consumer_that_dies_between_completion_and_acknowledgement_costs
 async fn lst_2_an_idle_listener_goes_on_over_a_new_connection() {
     let streams = TestStreams::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    // Messages that were sent over the old connection are redelivered soon.
+    // With an `ack_wait` of 1 s, messages that were sent over a cut connection are redelivered
+    // soon.
     let (proxy, listener) = behind_a_proxy(&streams, Duration::from_secs(1)).await;
     let listener = listener.build().expect("built");
     let running = start(listener, counting(&streams, &runs));

@@ -139,8 +139,8 @@ async fn rec_2_a_note_of_another_grant_or_of_other_bytes_is_missing_and_no_error
         }
         let done = store.complete(&complete, owner, &completion("x")).await;
         assert_eq!(done.expect("completed"), FencedWrite::Applied);
-        // An older program, which does not write notes, was granted the key. The row has the new
-        // owner and the old note.
+        // Change the rows as a grant to an older program does, which writes no notes: each row then
+        // has the new owner and the old note.
         let new = OwnerId::new().as_bytes().map(|byte| format!("{byte:02x}")).concat();
         let grant = format!("UPDATE \"{}\" SET owner=decode('{new}','hex')", table.name);
         assert_eq!(stranger.run(grant).await, 2);
@@ -240,7 +240,7 @@ async fn rec_2_an_inspection_says_how_long_ago_the_lease_was_granted() {
         let ago = summary(&store, id).await.granted_ago.expect("known");
         assert!((LONG..2 * LONG).contains(&ago), "{ago:?}");
     }
-    // The token is now ahead of the server's clock, as if the clock had stepped back.
+    // Set the token ahead of the server's clock, as if the clock had stepped back.
     let ahead = format!("UPDATE \"{}\" SET token=token+7200000000", table.name);
     assert_eq!(table.stranger().await.run(ahead).await, 2);
     assert_eq!(summary(&store, &held).await.granted_ago, Some(Duration::ZERO));

@@ -191,7 +191,7 @@ pub(crate) async fn replay(store: &PostgresStore, id: &Identity) -> String {
     }
 }
 
-/// ID-4: neither the error nor its sources show a key or a value.
+/// Checks that neither the error nor its sources show a key or a value (ID-4).
 pub(crate) fn assert_masked(error: &Error) {
     let text = whole(error);
     let as_hex: String = CANARY.bytes().map(|byte| format!("{byte:02x}")).collect();

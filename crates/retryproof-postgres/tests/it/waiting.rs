@@ -180,7 +180,7 @@ async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
         println!(
             "woken by a repetition (release: {release}): {own:?}, in another process {others:?}"
         );
-        // The fallback poll comes after more than 150 ms.
+        // The fallback poll comes after more than 150 ms, so a faster waiter was notified.
         for median in [own[3], others[3]] {
             assert!(median < Duration::from_millis(150), "release: {release}, {own:?} {others:?}");
         }

@@ -151,7 +151,7 @@ async fn lst_2_while_the_store_is_away_no_more_messages_are_taken() {
 #[tokio::test]
 async fn lst_2_a_message_that_cannot_be_moved_is_held_and_given_back_and_not_lost() {
     let queues = TestQueues::new().await;
-    // A queue with different arguments already has the name of the wait queue.
+    // Declare a queue with different arguments under the name of the wait queue.
     let taken = queues.wait(1);
     let options = lapin::options::QueueDeclareOptions::durable();
     queues

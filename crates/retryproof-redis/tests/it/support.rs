@@ -128,7 +128,7 @@ pub(crate) fn config(url: &str) -> RedisConfig {
     RedisConfig::from_url(url).expect("a good URL").with_prefix(own_prefix())
 }
 
-/// ID-4: neither the error nor its sources show a key or a value.
+/// Checks that neither the error nor its sources show a key or a value (ID-4).
 pub(crate) fn assert_masked(error: &Error) {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();

@@ -62,7 +62,8 @@ async fn seal_7_a_rotation_under_load_loses_nothing() {
     for worker in workers {
         worker.await.unwrap();
     }
-    // No program with the old order of master keys is left, so this is the last rotation.
+    // All programs with the old order of master keys have ended, so this rotation wraps the last of
+    // their keys.
     new.rotate().await.unwrap();
     let after = engine(&store, &Seals::new(table, master(&["newer"])));
     for worker in 0..8 {

@@ -344,7 +344,7 @@ async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     tx.rollback().unwrap();
     pending.rolled_back().await.unwrap();
     assert!(matches!(world.standing("2").await, Peeked::Absent));
-    // The answer to the COMMIT is lost. The store finds out whether the commit happened.
+    // If the answer to the COMMIT is lost, the store finds out whether the commit happened.
     for commits in [true, false] {
         let held = world.held("3").await;
         let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
@@ -498,8 +498,8 @@ async fn cmp_7_sqlite_a_commit_that_is_refused_takes_the_record_with_it() {
     let failed = run(7).await;
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
     assert_eq!(failure.error.operation(), Some("commit"));
-    // The error is that of SQLite's refusal, so the store did not repeat the commit until the
-    // transaction's time was over.
+    // This is the kind of SQLite's refusal. If the store had repeated the commit until the
+    // transaction's time was over, the kind would be `Unavailable`.
     assert_eq!(failure.error.kind(), ErrorKind::Unexpected, "{}", failure.error);
     assert!(matches!(world.standing("k").await, Peeked::Absent), "the key is free");
     // The connection still works afterwards.

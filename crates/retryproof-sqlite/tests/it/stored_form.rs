@@ -93,7 +93,7 @@ async fn rec_2_the_note_stays_from_the_grant_to_the_end_of_the_result() {
     assert_eq!(label(&store, &id).await.as_deref(), Some("second:2"));
     complete(&store, &id, second).await;
     assert_eq!(label(&store, &id).await.as_deref(), Some("second:2"));
-    // The result has expired, and the next grant has no note.
+    // After a day, the result has expired. The next grant has no note.
     wall.forward(DAY);
     granted(&store, &id, &request(first)).await;
     assert_eq!(label(&store, &id).await, None);
@@ -123,7 +123,7 @@ async fn rec_2_bytes_that_are_no_note_are_never_an_error() {
         change(&dir, &format!("holder = {bytes}"));
         assert_eq!(label(&store, &id).await, None, "{bytes}");
     }
-    // A newer version of the library wrote the note for this owner.
+    // Write the owner's note in the form of a newer version of the library.
     let mut newer = note(owner, "first:1").as_bytes().to_vec();
     newer[0] = 2;
     dir.stranger().execute("UPDATE retryproof_records SET holder = ?1", [newer]).expect("changed");

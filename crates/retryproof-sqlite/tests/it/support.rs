@@ -139,7 +139,7 @@ pub(crate) async fn replay(store: &SqliteStore, id: &Identity) -> String {
     }
 }
 
-/// ID-4: neither the error nor its sources show a key or a value.
+/// Checks that neither the error nor its sources show a key or a value (ID-4).
 pub(crate) fn assert_masked(error: &Error) {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();

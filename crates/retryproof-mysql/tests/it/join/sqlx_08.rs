@@ -81,7 +81,7 @@ async fn cmp_7_sqlx_08_mysql_a_call_dropped_in_its_transaction_leaves_neither_an
         _ = call => unreachable!("it never ends"),
         () = written.notified() => {}
     }
-    // The call takes less time than the lease of 3 s, so the key was released and not taken over.
+    // This `pay` ends before a lease of 3 s can end, so the key was released and not taken over.
     let paid = tokio::time::timeout(Duration::from_secs(2), world.pay("k")).await.expect("in time");
     assert_eq!(paid.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!((world.counters.read().taken_over, world.rows().await), (0, 1));

@@ -94,8 +94,8 @@ async fn acq_8_a_plan_of_an_empty_table_does_not_read_the_full_one() {
             )
         };
         let mut stranger = table.stranger().await;
-        // The server has statistics of the small table. Without autovacuum, it does not update them
-        // later.
+        // Let the server collect statistics of the small table. Without autovacuum, it does not
+        // update them later.
         stranger.run(format!("ALTER TABLE \"{name}\" SET (autovacuum_enabled=off)")).await;
         stranger.run(fill("few", 20)).await;
         stranger.run(format!("VACUUM (ANALYZE) \"{name}\"")).await;

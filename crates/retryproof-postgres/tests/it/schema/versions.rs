@@ -35,7 +35,7 @@ async fn rec_1_new_tables_say_which_programs_can_use_them() {
 async fn rec_1_newer_tables_that_are_compatible_are_used_and_left_unchanged() {
     let table = Table::new().await;
     execute(&table.store().await, &id("kept"), "result").await;
-    // A newer program has added a column to the table.
+    // Add a column to the table, as a newer program would.
     let add = format!("ALTER TABLE \"{}\" ADD COLUMN later bigint", table.name);
     table.stranger().await.run(add).await;
     set(&table, 2, Some(1)).await;

@@ -157,7 +157,7 @@ fn launch(bin: &Path, root: &Path, port: u16) -> Child {
         .arg("-k")
         .arg(root)
         .args(["-p", &port.to_string(), "-h", "127.0.0.1"])
-        // No background process writes.
+        // Let no background process write to the log.
         .args(["-c", "autovacuum=off", "-c", "wal_level=minimal", "-c", "max_wal_senders=0"])
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a log"))

@@ -111,8 +111,8 @@ async fn acq_2_sto_1_a_move_that_another_connection_found_counts_for_all() {
     let store = store(&[&sentinel]).await;
     let token = grant(&store, &id("before"), OwnerId::new()).await.token;
     sentinel.looked(1).await;
-    // The sentinel knows the new primary but has not announced it. The first waiter opens the
-    // connection for notifications, and finds the new primary.
+    // From here on, the sentinel names the new primary, but it does not announce the change. The
+    // first waiter opens the connection for notifications, and finds the new primary.
     sentinel.name(&new);
     let _ = timeout(Duration::from_millis(500), store.wait_for_change(&id("before"), token, LONG))
         .await;

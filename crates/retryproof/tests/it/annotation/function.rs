@@ -304,7 +304,7 @@ async fn run_5_a_call_that_is_never_polled_does_nothing() {
     assert_eq!(charge(&ctx, "acme", 7).await.unwrap(), "acme 7 1");
 }
 
-/// Callers spawn such calls, so the future is `Send` if the body's is.
+/// The future of an annotated function is `Send` if the body's is, so that callers can spawn it.
 #[test]
 fn ann_1_the_future_is_send() {
     fn send(_: impl Future + Send) {}
