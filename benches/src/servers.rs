@@ -186,7 +186,7 @@ pub(crate) fn measure(
     shape: Shape,
     ways: Vec<Way>,
 ) -> Result<Vec<Median>, String> {
-    // With many tasks, no core has time to sleep.
+    // Keep the cores awake only for a single task. With many tasks, no core has time to sleep.
     let _awake = (shape.tasks == 1).then(awake::Awake::start);
     measured(runtime, shape, ways)
 }

@@ -241,7 +241,8 @@ pub(crate) fn crowds(
         results += got.parse::<u64>().map_err(|_| answer.clone())?;
     }
     let took = begin.elapsed();
-    // A server that counts per process reports each count when the process ends.
+    // End the other processes first, because a server that counts for each of its own processes
+    // reports a count only when that process ends.
     drop(others);
     let sent = calls()?.saturating_sub(before) as f64;
     if results != WAITERS {

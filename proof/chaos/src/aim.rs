@@ -22,7 +22,7 @@ const TAIL: u64 = 2048;
 /// time.
 pub(crate) fn wait_for_call(journal: &Path) {
     let until = mono::now() + AT_MOST_MS * mono::MS;
-    // A worker that has just started has no journal yet.
+    // Ignore a failed read, because a worker that has just started has no journal yet.
     while mono::now() < until && !tail(journal).is_ok_and(|tail| ends_in_call(&tail)) {
         std::hint::spin_loop();
     }

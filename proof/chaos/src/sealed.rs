@@ -101,7 +101,7 @@ async fn seal(plan: &Plan, url: &str, data: &Path, apart: &Path) -> Result<bool,
     let found = found.map(|marks| marks.len());
 
     let (keys, lost) = rotate(&config, &scope, &canaries, &clients[0]).await?;
-    // Only the new master key is left.
+    // From here on, the file contains only the new master key.
     masters(&config, &["newer"])?;
     let clients = [client(&config).await?, client(&config).await?];
     let mut lost = lost;
@@ -221,7 +221,7 @@ async fn rotate(
     for caller in callers {
         lost += caller.await?;
     }
-    // A program without the new master key fails closed, once its cache has ended.
+    // A program without the new master key can open no answer once its cached keys have expired.
     for canary in canaries.iter().take(SUBJECTS) {
         if call(old, scope, canary).await.is_ok() {
             return Err("a program without the master key has opened an answer".into());

@@ -166,8 +166,8 @@ impl Truth {
             }
             Fenced::AlreadyDone => Wrong::StaleAccepted
                 .unless(self.accepted.is_some_and(|a| a.owner == owner && a.value == value)),
-            // CMP-2 applies to the owner still recorded, and CMP-3 to an owner that completed
-            // before.
+            // `Lost` is wrong for the owner that is still recorded (CMP-2), and for an owner that
+            // completed before (CMP-3).
             Fenced::Lost => {
                 Wrong::OwnRefused.unless(mine.is_none() && before.is_none_or(|a| a.owner != owner))
             }

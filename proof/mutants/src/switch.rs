@@ -176,7 +176,7 @@ impl Sites<'_> {
             pieces: Vec::new(),
             functions: Vec::new(),
         };
-        // Where each offset of the source is in the text.
+        // For each offset of the source, its offset in the text.
         let mut moved = vec![0; self.source.len() + 1];
         let mut inserts = self.inserts.into_iter().peekable();
         for (at, c) in self.source.char_indices().chain([(self.source.len(), '\n')]) {
@@ -237,7 +237,7 @@ impl<'ast> Visit<'ast> for Sites<'_> {
         }
     }
 
-    // What is computed at compile time cannot read a switch.
+    // Do not visit constants, because code that runs at compile time cannot read a switch.
     fn visit_item_const(&mut self, _: &'ast syn::ItemConst) {}
     fn visit_impl_item_const(&mut self, _: &'ast syn::ImplItemConst) {}
     fn visit_trait_item_const(&mut self, _: &'ast syn::TraitItemConst) {}

@@ -235,7 +235,7 @@ impl Nemesis {
             }
         }
         let newest = ground.setting.world.newest();
-        // Calls that were sent earlier arrive now.
+        // Give the calls that were sent earlier time to arrive.
         sleep(Duration::from_secs(2)).await;
         let settler = Process::quiet(ground, SETTLER)?;
         let wait = Duration::from_millis(ground.setting.lease_ms.1 * 2 + 2_000);

@@ -211,7 +211,7 @@ fn quoted(word: &str) -> String {
 }
 
 fn write_script(path: &Path, text: &str) -> io::Result<()> {
-    // If this file exists, the data are complete. Create the file in one step for this reason.
+    // Create the file in one step, because its existence means that the data are complete.
     let half = path.with_extension("half");
     let mut file = File::create(&half)?;
     file.write_all(text.as_bytes())?;

@@ -121,7 +121,7 @@ pub fn s15(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         };
         let recorded = matches!(call.recorded.as_deref(), Some("yes" | "tombstone"));
         let mut done = confirmed(story, act.token).peekable();
-        // If no completion was confirmed, S10 reports it.
+        // `late` needs a confirmed completion, because S10 judges calls without one.
         let late = done.peek().is_some() && done.all(|op| op.end() > answer);
         if recorded && late {
             found.push(wrong(

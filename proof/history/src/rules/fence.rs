@@ -100,8 +100,8 @@ pub fn s9(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             && let Some(grant) = taker.grants(story).next()
             && grant.said(Said::TookOver)
             && grant.invoke > release.end()
-            // An acquire may also have arrived after the release, late or a second time, and the
-            // taker may have taken over its lease.
+            // If another acquire may have arrived after the release, late or a second time, the
+            // taker may have taken over the lease of that acquire.
             && !story.strangers(&[taker.owner], grant.end())
         {
             found.push(wrong(
@@ -133,7 +133,8 @@ pub fn s9(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 top = Some(before);
             }
         }
-        // An owner that acquires again gets its own token (ACQ-9).
+        // Skip a grant of the same owner, because an owner that acquires again gets its earlier
+        // token (ACQ-9).
         let Some(top) = top.filter(|top| top.owner != grant.owner) else { continue };
         if grant.token < top.token {
             let text = format!(

@@ -150,7 +150,7 @@ impl<'s> Puzzle<'s> {
                 }
                 continue;
             }
-            // Otherwise a second copy of the call has no further effect.
+            // A second copy of an answered call can have a further effect only in these cases.
             let matters = match op.fun {
                 Fun::Acquire => true,
                 Fun::Complete | Fun::Release => !op.said(Said::Done),
@@ -259,7 +259,8 @@ impl<'s> Puzzle<'s> {
             _ => Step::Release { owner: placed.owner },
         };
         let mut after = Vec::new();
-        // This is the answer to a takeover that a lock prevents, and nothing changes.
+        // An answer without remaining time means that a lock prevents the takeover, so nothing
+        // changes.
         let held_back = !placed.silent && op.said(Said::Busy) && op.remaining == Some(0);
         if held_back && matches!(state.slot.record, Record::InProgress(_)) {
             after.push(State { now: from.max(state.now), ..*state });

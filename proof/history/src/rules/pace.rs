@@ -97,7 +97,8 @@ impl Waits {
     fn bounded(&mut self, run: &Run, (at, story): (usize, &Story), call: &Call) {
         let waited = call.said == Some(Said::InFlight) && call.wait > 0 && !call.fenced;
         let Some(end) = call.answer.filter(|_| waited) else { return };
-        // Count only its own store calls: calls of others in its process run beside its wait.
+        // Count only the store calls of this call, because those of other calls in the same process
+        // run beside its wait.
         let asked = within(own(story, call), call.invoke, end);
         let due = Due {
             rule: "L1",

@@ -84,7 +84,8 @@ fn l2_a_fault_of_the_store_or_of_the_holder_excuses_a_wait() {
     assert!(broken(&script("restart")).is_empty());
     assert!(broken(&script("kill victim=1")).is_empty());
     assert_eq!(broken(&script("kill victim=3")), ["L2"]);
-    // The waiter's own pause does not count, but the wait beyond it does.
+    // The time in which the waiter's process was stopped does not count, but the rest of the wait
+    // does.
     let paused = twenty(20, 200 + BOUND, |by| completed("p2", by));
     let pause = |ms: u64| {
         let mut run = run_of(manifest(), &paused);
