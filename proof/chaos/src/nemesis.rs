@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Nemesis`]: makes the faults, and ends them.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -20,8 +21,11 @@ const KILL_EVERY: u64 = 330;
 const STOP_EVERY: u64 = 650;
 const CUT_EVERY: u64 = 1_000;
 const RESTART_EVERY: u64 = 12_000;
-const FAILOVER_EVERY: u64 = 20_000;
+const FAILOVER_EVERY: u64 = 30_000;
 const CLOCK_EVERY: u64 = 2_500;
+
+/// Of a hundred cuts so many hit the connections of all workers; the others, those of one.
+const ALL_CUT_PERCENT: u64 = 20;
 
 /// How often each fault was made.
 #[derive(Debug, Clone, Copy, Default)]
@@ -38,9 +42,9 @@ pub(crate) struct Made {
 /// What has to be undone; the numbers are a worker or the operation of the fault.
 enum Due {
     GoOn(u32, u64),
-    Quiet(u64),
+    Quiet(u64, Option<u32>),
     /// The proxy is calm, but still has to close the connections that it has spoilt.
-    Closed(u64),
+    Closed(u64, Option<u32>),
     End(u64, &'static str),
 }
 
@@ -49,7 +53,8 @@ pub(crate) struct Nemesis<'a> {
     pub(crate) made: Made,
     workers: &'a mut Workers,
     server: Option<&'a mut Server>,
-    proxy: Option<&'a Proxy>,
+    /// One for the connections of each worker, or none.
+    proxies: &'a [Proxy],
     log: Arc<Log>,
     random: Random,
     /// The kinds of faults, each with the time of the next one.
@@ -58,6 +63,8 @@ pub(crate) struct Nemesis<'a> {
     lease_ms: (u64, u64),
     /// A fail-over that has not finished yet, and when its state was last checked.
     failing: Option<(u64, u64)>,
+    /// Of the faults that are on: since when something is really wrong, and until when it was.
+    real: HashMap<u64, (u64, Option<u64>)>,
 }
 
 impl<'a> Nemesis<'a> {
@@ -67,7 +74,7 @@ impl<'a> Nemesis<'a> {
         log: Arc<Log>,
         workers: &'a mut Workers,
         server: Option<&'a mut Server>,
-        proxy: Option<&'a Proxy>,
+        proxies: &'a [Proxy],
     ) -> Self {
         let kinds = ["kill", "stop", "cut", "restart", "failover", "clock"];
         let now = mono::now();
@@ -80,13 +87,14 @@ impl<'a> Nemesis<'a> {
             made: Made::default(),
             workers,
             server,
-            proxy,
+            proxies,
             log,
             random: Random::of(plan.seed, 0xfa17),
             next,
             due: Vec::new(),
             lease_ms: plan.lease_ms,
             failing: None,
+            real: HashMap::new(),
         }
     }
 
@@ -103,7 +111,20 @@ impl<'a> Nemesis<'a> {
             }
         }
         self.made.died += self.workers.tend()?;
+        self.tell_away();
         self.go_on_failing_over()
+    }
+
+    /// Writes down when no connection of a worker led to the server: what the worker sent then has
+    /// not arrived.
+    fn tell_away(&self) {
+        for (proc, proxy) in (1..).zip(self.proxies) {
+            for (since, until) in proxy.away() {
+                let place = self.log.event(0, Fun::Away, Phase::Ok);
+                let since_ns = Some(since);
+                self.log.write(&Event { victim: Some(proc), since_ns, mono_ns: until, ..place });
+            }
+        }
     }
 
     /// Checks at intervals whether the group is complete again.
@@ -119,6 +140,7 @@ impl<'a> Nemesis<'a> {
         if server.go_on_failing_over()? {
             self.failing = None;
             self.made.failovers += 1;
+            self.mended(op);
             // For a while, clients give up their connections to the old primary.
             self.due.push((now + 1_000 * MS, Due::End(op, "failover")));
         }
@@ -148,12 +170,35 @@ impl<'a> Nemesis<'a> {
             self.undo(u64::MAX)?;
             mono::rest(3);
         }
+        self.tell_away();
         Ok(self.made)
     }
 
-    fn end(&self, op: u64, name: &str) {
+    /// From now on, something is really wrong.
+    fn broke(&mut self, op: u64) {
+        self.real.insert(op, (mono::now(), None));
+    }
+
+    /// From now on, nothing is, although what the fault has done may show for a while.
+    fn mended(&mut self, op: u64) {
+        if let Some((_, until)) = self.real.get_mut(&op) {
+            *until = Some(mono::now());
+        }
+    }
+
+    fn end(&mut self, op: u64, name: &str) {
         let place = self.log.event(op, Fun::Fault, Phase::Ok);
-        self.log.write(&Event { note: Some(name.into()), ..place });
+        let real = self.real.remove(&op);
+        let since_ns = real.map(|(since, _)| since);
+        let until_ns = real.map(|(_, until)| until.unwrap_or(place.mono_ns));
+        self.log.write(&Event { note: Some(name.into()), since_ns, until_ns, ..place });
+    }
+
+    /// The proxies of that worker's connections, or of all.
+    fn proxies(&self, victim: Option<u32>) -> impl Iterator<Item = &'a Proxy> + use<'a> {
+        let own =
+            (1..).zip(self.proxies).filter(move |(proc, _)| victim.is_none_or(|v| v == *proc));
+        own.map(|(_, proxy)| proxy)
     }
 
     fn undo(&mut self, now: u64) -> io::Result<()> {
@@ -169,16 +214,20 @@ impl<'a> Nemesis<'a> {
                     }
                     self.end(op, "stop");
                 }
-                Due::Quiet(op) => {
-                    if let Some(proxy) = self.proxy {
-                        proxy.set(Mood::Calm);
+                Due::Quiet(op, victim) => {
+                    self.proxies(victim).for_each(|proxy| proxy.set(Mood::Calm));
+                    self.due.push((now, Due::Closed(op, victim)));
+                }
+                Due::Closed(op, victim) if self.proxies(victim).any(Proxy::is_closing) => {
+                    self.due.push((now, Due::Closed(op, victim)));
+                }
+                Due::Closed(op, victim) => {
+                    if let Some(since) = self.proxies(victim).filter_map(Proxy::harmed_since).min()
+                    {
+                        self.real.insert(op, (since, None));
                     }
-                    self.due.push((now, Due::Closed(op)));
+                    self.end(op, "cut");
                 }
-                Due::Closed(op) if self.proxy.is_some_and(Proxy::is_closing) => {
-                    self.due.push((now, Due::Closed(op)));
-                }
-                Due::Closed(op) => self.end(op, "cut"),
                 Due::End(op, name) => self.end(op, name),
             }
         }
@@ -223,6 +272,7 @@ impl<'a> Nemesis<'a> {
         }
         let op = begin(&self.log, "kill", Some(victim));
         self.workers.kill(victim)?;
+        self.broke(op);
         self.made.kills += 1;
         self.workers.revive(victim, skew)?;
         let lease = self.random.spread(self.lease_ms.0..self.lease_ms.1);
@@ -245,17 +295,21 @@ impl<'a> Nemesis<'a> {
         };
         let op = begin(&self.log, "stop", Some(victim));
         self.workers.stop(victim)?;
+        self.broke(op);
         self.made.stops += 1;
         self.due.push((mono::now() + ms * MS, Due::GoOn(victim, op)));
         Ok(())
     }
 
-    /// Disturbs the connections for a while, in a way that is drawn at random.
+    /// Disturbs the connections of one worker, or sometimes of all workers, for a while, in a way
+    /// that is drawn at random. If all connections were disturbed for most of the time, most calls
+    /// would have no answer, and the judge could decide little.
     fn cut(&mut self) {
-        let Some(proxy) = self.proxy else { return };
-        if self.due.iter().any(|(_, due)| matches!(due, Due::Quiet(_) | Due::Closed(_))) {
+        let is_cutting = |due: &Due| matches!(due, Due::Quiet(..) | Due::Closed(..));
+        if self.proxies.is_empty() || self.due.iter().any(|(_, due)| is_cutting(due)) {
             return;
         }
+        let victim = if self.random.percent(ALL_CUT_PERCENT) { None } else { Some(self.victim()) };
         let mood = match self.random.within(0..6) {
             // Cut all connections at once, at any point of each call.
             0 => Mood::Cut,
@@ -270,10 +324,10 @@ impl<'a> Nemesis<'a> {
             _ => Mood::Stall,
         };
         let ms = self.random.spread(20..400);
-        let op = begin(&self.log, "cut", None);
+        let op = begin(&self.log, "cut", victim);
         self.made.cuts += 1;
-        proxy.set(mood);
-        self.due.push((mono::now() + ms * MS, Due::Quiet(op)));
+        self.proxies(victim).for_each(|proxy| proxy.set(mood));
+        self.due.push((mono::now() + ms * MS, Due::Quiet(op, victim)));
     }
 
     /// Kills the store's server and starts it again with its data.
@@ -281,8 +335,10 @@ impl<'a> Nemesis<'a> {
         let Some(server) = self.server.as_deref_mut() else { return Ok(()) };
         let op = begin(&self.log, "restart", None);
         server.kill()?;
+        let since = mono::now();
         mono::rest(self.random.within(0..300));
         server.start_again()?;
+        self.real.insert(op, (since, Some(mono::now())));
         self.made.restarts += 1;
         // For a while, clients reconnect.
         self.due.push((mono::now() + 500 * MS, Due::End(op, "restart")));
@@ -301,6 +357,7 @@ impl<'a> Nemesis<'a> {
         let mono_ns = place.mono_ns.saturating_sub(1_000 * MS);
         self.log.write(&Event { note: Some("failover".into()), lossy: true, mono_ns, ..place });
         server.begin_fail_over()?;
+        self.broke(op);
         self.failing = Some((op, mono::now()));
         Ok(())
     }

@@ -4,13 +4,16 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Duration, sleep};
+
+use crate::mono;
 
 /// What the proxy does to every connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,22 +40,70 @@ pub(crate) enum Mood {
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     mood: watch::Sender<Mood>,
-    spoilt: Arc<AtomicUsize>,
+    harm: Arc<Harm>,
+}
+
+/// What the moods have done to connections.
+#[derive(Debug, Default)]
+struct Harm {
+    /// How many connections lack a swallowed answer, and are not closed yet.
+    spoilt: AtomicUsize,
+    /// When the last mood first harmed a connection; 0: it has not.
+    since: AtomicU64,
+    away: Mutex<Away>,
+}
+
+/// When no connection led to the server, so that nothing could reach it.
+#[derive(Debug, Default)]
+struct Away {
+    links: usize,
+    since: u64,
+    /// The intervals that have ended.
+    over: Vec<(u64, u64)>,
+}
+
+/// A connection to the server.
+struct Link<'a>(&'a Harm);
+
+impl<'a> Link<'a> {
+    fn new(harm: &'a Harm) -> Self {
+        let mut away = harm.away.lock();
+        if away.links == 0 {
+            let since = away.since;
+            away.over.push((since, mono::now()));
+        }
+        away.links += 1;
+        Self(harm)
+    }
+}
+
+impl Drop for Link<'_> {
+    fn drop(&mut self) {
+        let mut away = self.0.away.lock();
+        away.links -= 1;
+        away.since = mono::now();
+    }
+}
+
+impl Harm {
+    fn begin(&self) {
+        let _ = self.since.compare_exchange(0, mono::now(), Ordering::SeqCst, Ordering::SeqCst);
+    }
 }
 
 /// A connection that has lost an answer and is not closed yet.
-struct Spoilt(Arc<AtomicUsize>);
+struct Spoilt(Arc<Harm>);
 
 impl Spoilt {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(count))
+    fn new(harm: &Arc<Harm>) -> Self {
+        harm.spoilt.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(harm))
     }
 }
 
 impl Drop for Spoilt {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.0.spoilt.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -62,8 +113,9 @@ impl Proxy {
         let (mood, moods) = watch::channel(Mood::Calm);
         let (tell, told) = std::sync::mpsc::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let spoilt = Arc::<AtomicUsize>::default();
-        let count = Arc::clone(&spoilt);
+        let harm = Arc::<Harm>::default();
+        harm.away.lock().since = mono::now();
+        let done = Arc::clone(&harm);
         std::thread::spawn(move || {
             runtime.block_on(async {
                 let bound = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await;
@@ -79,22 +131,35 @@ impl Proxy {
                         return;
                     }
                 };
-                serve(listener, target, moods, &count).await;
+                serve(listener, target, moods, &done).await;
             });
         });
         let port = told.recv().map_err(io::Error::other)??;
-        Ok(Self { port, mood, spoilt })
+        Ok(Self { port, mood, harm })
     }
 
     /// Sets the mood from now on.
     pub(crate) fn set(&self, mood: Mood) {
+        if mood != Mood::Calm {
+            self.harm.since.store(0, Ordering::SeqCst);
+        }
         self.mood.send_replace(mood);
+    }
+
+    /// When the last mood first harmed a connection, if it did.
+    pub(crate) fn harmed_since(&self) -> Option<u64> {
+        Some(self.harm.since.load(Ordering::SeqCst)).filter(|since| *since > 0)
+    }
+
+    /// The intervals, ended since the last call, in which nothing could reach the server.
+    pub(crate) fn away(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.harm.away.lock().over)
     }
 
     /// Whether connections that the last mood has spoilt are still open: they may take a request
     /// and lose its answer.
     pub(crate) fn is_closing(&self) -> bool {
-        self.spoilt.load(Ordering::SeqCst) > 0
+        self.harm.spoilt.load(Ordering::SeqCst) > 0
     }
 }
 
@@ -102,14 +167,14 @@ async fn serve(
     listener: TcpListener,
     target: SocketAddr,
     mut moods: watch::Receiver<Mood>,
-    spoilt: &Arc<AtomicUsize>,
+    harm: &Arc<Harm>,
 ) {
     let gone = moods.clone();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
                 if let Ok((client, _)) = accepted {
-                    tokio::spawn(connection(client, target, gone.clone(), Arc::clone(spoilt)));
+                    tokio::spawn(connection(client, target, gone.clone(), Arc::clone(harm)));
                 }
             }
             // The supervisor has ended.
@@ -122,19 +187,22 @@ async fn connection(
     client: TcpStream,
     target: SocketAddr,
     moods: watch::Receiver<Mood>,
-    spoilt: Arc<AtomicUsize>,
+    harm: Arc<Harm>,
 ) {
     if *moods.borrow() == Mood::Cut {
+        harm.begin();
         return;
     }
     let Ok(server) = TcpStream::connect(target).await else { return };
+    // It ends after both halves are closed.
+    let _link = Link::new(&harm);
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     // If one direction ends, end both.
     tokio::select! {
-        () = pass(from_client, to_server, moods.clone(), Way::Request, &spoilt) => {}
-        () = pass(from_server, to_client, moods, Way::Reply, &spoilt) => {}
+        () = pass(from_client, to_server, moods.clone(), Way::Request, &harm) => {}
+        () = pass(from_server, to_client, moods, Way::Reply, &harm) => {}
     }
 }
 
@@ -149,7 +217,7 @@ async fn pass(
     mut to: OwnedWriteHalf,
     mut moods: watch::Receiver<Mood>,
     way: Way,
-    spoilt: &Arc<AtomicUsize>,
+    harm: &Arc<Harm>,
 ) {
     let mut buffer = vec![0; 16 * 1_024];
     let mut mood = *moods.borrow_and_update();
@@ -163,6 +231,7 @@ async fn pass(
                 passed = 0;
                 // If a part of the stream is missing, the rest is meaningless.
                 if changed.is_err() || mood == Mood::Cut || swallowed.is_some() {
+                    harm.begin();
                     return;
                 }
                 continue;
@@ -174,22 +243,31 @@ async fn pass(
         };
         let mut rest = &buffer[..read];
         match (mood, way) {
-            (Mood::Cut, _) => return,
+            (Mood::Cut, _) => {
+                harm.begin();
+                return;
+            }
             (Mood::CutAfterRequest(most), Way::Request)
             | (Mood::CutAfterReply(most), Way::Reply) => {
                 let left = usize::try_from(most.saturating_sub(passed)).unwrap_or(usize::MAX);
                 if rest.len() >= left {
+                    harm.begin();
                     rest = &rest[..left];
                     let _ = to.write_all(rest).await;
                     return;
                 }
             }
             (Mood::DropReplies, Way::Reply) => {
-                swallowed.get_or_insert_with(|| Spoilt::new(spoilt));
+                harm.begin();
+                swallowed.get_or_insert_with(|| Spoilt::new(harm));
                 continue;
             }
-            (Mood::Delay(ms), _) => sleep(Duration::from_millis(ms)).await,
+            (Mood::Delay(ms), _) => {
+                harm.begin();
+                sleep(Duration::from_millis(ms)).await;
+            }
             (Mood::Stall, _) => {
+                harm.begin();
                 let _ = moods.wait_for(|mood| *mood != Mood::Stall).await;
             }
             _ => {}
@@ -248,10 +326,33 @@ mod tests {
             let mut stream = connect(&proxy);
             assert_eq!(&ask(&mut stream).unwrap(), b"pingping", "calm before {mood:?}");
             proxy.set(mood);
+            assert!(
+                mood == Mood::Cut || proxy.harmed_since().is_none(),
+                "{mood:?} has met nothing"
+            );
             assert!(ask(&mut stream).is_err(), "{mood:?}");
+            assert!(proxy.harmed_since().is_some(), "{mood:?}");
             proxy.set(Mood::Calm);
             assert_eq!(&ask(&mut connect(&proxy)).unwrap(), b"pingping", "calm after {mood:?}");
         }
+    }
+
+    #[test]
+    fn nothing_reaches_the_server_while_no_connection_leads_there() {
+        let proxy = Proxy::start(echo()).unwrap();
+        let mut stream = connect(&proxy);
+        assert!(ask(&mut stream).is_ok());
+        assert_eq!(proxy.away().len(), 1, "before the first connection");
+        proxy.set(Mood::Cut);
+        let cut = mono::now();
+        assert!(ask(&mut stream).is_err());
+        assert!(ask(&mut connect(&proxy)).is_err());
+        assert!(proxy.away().is_empty(), "still away");
+        let calm = mono::now();
+        proxy.set(Mood::Calm);
+        assert!(ask(&mut connect(&proxy)).is_ok());
+        let [(from, to)] = proxy.away()[..] else { panic!("away once") };
+        assert!(cut < from && from < calm && calm < to);
     }
 
     #[test]

@@ -107,14 +107,12 @@ fn with_store(
         Some(server) => server.address(),
         None => authority(&direct),
     };
-    let proxy = target
-        .filter(|_| faults.iter().any(|fault| fault == "cut"))
-        .map(Proxy::start)
-        .transpose()?;
-    let url = match (&proxy, target) {
-        (Some(proxy), Some(_)) => through(&direct, proxy.port),
-        _ => direct,
-    };
+    // Each worker has a proxy of its own, so that its connections can be disturbed alone.
+    let target = target.filter(|_| faults.iter().any(|fault| fault == "cut"));
+    let proxies: Vec<Proxy> = (0..target.map_or(0, |_| plan.workers))
+        .filter_map(|_| target.map(Proxy::start))
+        .collect::<Result<_, _>>()?;
+    let urls = proxies.iter().map(|proxy| through(&direct, proxy.port)).collect();
     let revision = revision();
     write_manifest(plan, out, &faults, &revision)?;
     let log = Arc::new(Log::open(out, 0, 1)?);
@@ -122,9 +120,9 @@ fn with_store(
     plan.began = mono::now();
     // SQLite compares times with the host's clock (ACQ-7), so all processes must have the same
     // clock.
-    let wall_clocks = !url.starts_with("sqlite:");
-    let mut workers =
-        Workers::start(plan.workers, plan.options(&url, out), out.to_path_buf(), wall_clocks)?;
+    let wall_clocks = !direct.starts_with("sqlite:");
+    let (options, folder) = (plan.options(&direct, out), out.to_path_buf());
+    let mut workers = Workers::start((plan.workers, urls), options, folder, wall_clocks)?;
     if faults.iter().any(|fault| fault == "clock") {
         let clocks =
             if workers.has_faketime() { "wall clock and the engine's" } else { "engine's clock" };
@@ -138,8 +136,7 @@ fn with_store(
         plan.secs,
         faults.join(",")
     );
-    let nemesis =
-        Nemesis::new(plan, &faults, Arc::clone(&log), &mut workers, server, proxy.as_ref());
+    let nemesis = Nemesis::new(plan, &faults, Arc::clone(&log), &mut workers, server, &proxies);
     let made = rage(plan, out, &tables, nemesis)?;
     let hung = workers.end(plan.lease_ms.1 + 30_000)?;
     log.write(&log.event(0, Fun::Settle, Phase::Ok));

@@ -21,6 +21,8 @@ struct Slot {
 pub(crate) struct Workers {
     slots: Vec<Slot>,
     options: Vec<String>,
+    /// What each worker connects to, if not to what the options say.
+    urls: Vec<String>,
     out: PathBuf,
     /// The library that gives a process a wrong wall clock, if the machine has it.
     faketime: Option<&'static str>,
@@ -43,14 +45,14 @@ impl Workers {
     /// Starts the workers. With `wall_clocks`, a wrong clock is also the wall clock, if the machine
     /// supports that.
     pub(crate) fn start(
-        count: u32,
+        (count, urls): (u32, Vec<String>),
         options: Vec<String>,
         out: PathBuf,
         wall_clocks: bool,
     ) -> io::Result<Self> {
         let faketime =
             FAKETIME.into_iter().find(|path| wall_clocks && std::path::Path::new(path).exists());
-        let mut workers = Self { slots: Vec::new(), options, out, faketime };
+        let mut workers = Self { slots: Vec::new(), options, urls, out, faketime };
         for proc in 1..=count {
             let child = workers.spawn(proc, 1, Skew::default())?;
             workers.slots.push(Slot { child, incarnation: 1, stopped: false });
@@ -77,6 +79,10 @@ impl Workers {
             .args(["--proc", &proc.to_string(), "--incarnation", &incarnation.to_string()])
             .stdout(Stdio::null())
             .stderr(log);
+        let at = usize::try_from(proc).unwrap_or(0).wrapping_sub(1);
+        if let Some(url) = self.urls.get(at) {
+            command.args(["--url", url]);
+        }
         Ok(command)
     }
 

@@ -43,6 +43,9 @@ pub enum Fun {
     Told,
     /// The process did not run from `since_ns` to `mono_ns`.
     Lag,
+    /// No connection of the process `victim` led to the server from `since_ns` to `mono_ns`, so
+    /// nothing that it sent meanwhile arrived.
+    Away,
     /// The record as an operator sees it at the end of the run.
     Dump,
     /// A process began (`invoke`), or ended by itself (`ok`).
@@ -218,10 +221,15 @@ pub struct Event {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub even_if_live: bool,
     /// Lag: the time since which the process did not run. An operator's call: when the operator saw
-    /// the token.
+    /// the token. A fault's end: the time since which something was really wrong; left out if
+    /// nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ns: Option<u64>,
-    /// Fault: the process that it hit; none for a fault of the store or the network.
+    /// A fault's end: the time until which something was really wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ns: Option<u64>,
+    /// Fault: the process that it hit, or whose connections it disturbed; none for a fault of the
+    /// store or of the whole network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub victim: Option<u32>,
     /// Fault: acknowledged writes may be lost in its window.
@@ -267,6 +275,7 @@ impl Event {
             propagate: false,
             even_if_live: false,
             since_ns: None,
+            until_ns: None,
             victim: None,
             lossy: false,
             note: None,

@@ -2,9 +2,11 @@
 //! [`judge`]: applies every rule to every story.
 
 use crate::count::{Count, Counts};
+use crate::event::Fun;
+use crate::excuse::{Excuse, Share};
 use crate::rules::pace::Waits;
 use crate::rules::{self, order};
-use crate::story::{Line, Run};
+use crate::story::{Line, Run, Story};
 
 /// A violation of a rule.
 #[derive(Debug, Clone)]
@@ -32,6 +34,8 @@ pub struct Judgement {
     pub losses: Vec<Violation>,
     /// How often each kind of event happened.
     pub counts: Counts,
+    /// What each excuse covered.
+    pub shares: Vec<Share>,
     /// Stories whose search for a valid order was given up (S18).
     pub unsearched: u64,
 }
@@ -48,10 +52,16 @@ impl Judgement {
         self.counts.list().into_iter().filter(|count| count.have < count.least).collect()
     }
 
-    /// Whether there is no violation and enough has happened.
+    /// The excuses that covered so much that the run says too little.
+    #[must_use]
+    pub fn too_much(&self) -> Vec<Share> {
+        self.shares.iter().copied().filter(Share::is_too_large).collect()
+    }
+
+    /// Whether nothing is wrong, enough has happened, and little enough of it was excused.
     #[must_use]
     pub fn is_green(&self) -> bool {
-        self.violations.is_empty() && self.missing().is_empty()
+        self.violations.is_empty() && self.missing().is_empty() && self.too_much().is_empty()
     }
 }
 
@@ -62,6 +72,7 @@ pub fn judge(run: &Run) -> Judgement {
     let mut unsearched = 0;
     for (at, story) in run.stories.iter().enumerate() {
         let from = found.len();
+        lossy(run, story);
         for (_, _, rule) in rules::RULES {
             rule(run, story, &mut found);
         }
@@ -69,7 +80,12 @@ pub fn judge(run: &Run) -> Judgement {
         if found.len() == from {
             match order::s18(story, &mut found) {
                 order::Search::Ended => {}
-                order::Search::GivenUp => unsearched += 1,
+                order::Search::GivenUp => {
+                    unsearched += 1;
+                    for op in &story.ops {
+                        story.excuse(Excuse::GivenUp, op, op.fun != Fun::Wait);
+                    }
+                }
             }
         }
         for violation in &mut found[from..] {
@@ -84,5 +100,15 @@ pub fn judge(run: &Run) -> Judgement {
         violation.documented
             || RELAXED.contains(&violation.rule) && run.faulty(violation.at, violation.at, window)
     });
-    Judgement { violations, losses, counts: Counts::of(run), unsearched }
+    let (counts, shares) = (Counts::of(run), Share::all(run));
+    Judgement { violations, losses, counts, shares, unsearched }
+}
+
+/// Notes which calls a fail-over that loses writes excuses.
+fn lossy(run: &Run, story: &Story) {
+    for op in &story.ops {
+        let end = op.answer.or(op.gave_up).unwrap_or(u64::MAX);
+        let lost = run.faulty(op.invoke, end, |fault| fault.lossy);
+        story.excuse(Excuse::FailOver, op, lost && op.fun != Fun::Wait);
+    }
 }

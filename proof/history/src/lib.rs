@@ -18,6 +18,7 @@
 
 mod count;
 mod event;
+mod excuse;
 mod journal;
 mod judge;
 mod read;
@@ -28,6 +29,7 @@ mod when;
 
 pub use count::{Count, Counts};
 pub use event::{Event, Fun, Manifest, Phase, Said};
+pub use excuse::{EXCUSES, Excuse, Excused, Row, Share};
 pub use journal::{Journal, hash};
 pub use judge::{Judgement, Violation, judge};
 pub use read::{Lines, ReadError, read};

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use crate::excuse::Share;
 use crate::judge::{Judgement, Violation};
 use crate::read::Lines;
 use crate::rules;
@@ -111,14 +112,7 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
             if broken == 0 { "0 violations".to_owned() } else { format!("{broken} VIOLATIONS") };
         writeln!(text, "  {id:<7}{what:<62}{said} {judged}")?;
     }
-    if judgement.unsearched > 0 {
-        writeln!(
-            text,
-            "  (S18 gave up its search in {} of {} stories, because too much is uncertain)",
-            judgement.unsearched,
-            run.stories.len()
-        )?;
-    }
+    excuses(text, judgement)?;
     if !judgement.losses.is_empty() {
         writeln!(text, "\nlost inside documented windows: {}", judgement.losses.len())?;
         show(text, run, &judgement.losses, lines, 3)?;
@@ -128,10 +122,28 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
         format!("VIOLATED: {} violations", judgement.violations.len())
     } else if !judgement.missing().is_empty() {
         "VOID: no rule was violated, but too little happened for a valid result".into()
+    } else if !judgement.too_much().is_empty() {
+        "VOID: no rule was violated, but too much is excused for a valid result".into()
     } else {
         "0 violations".into()
     };
     writeln!(text, "\n{verdict}")
+}
+
+/// The table of excuses.
+fn excuses(text: &mut String, judgement: &Judgement) -> std::fmt::Result {
+    writeln!(text, "\nexcuses, with the stories and operations that they covered:")?;
+    for share in &judgement.shares {
+        let Share { row, covered, of, most } = share;
+        let part = |covered: u64, of: u64, most: u64| {
+            let per_mille = covered * 1_000 / of.max(1);
+            format!("{covered:>8} {:>3}.{} % of {most} %", per_mille / 10, per_mille % 10)
+        };
+        let (stories, operations) = (part(covered.0, of.0, most.0), part(covered.1, of.1, most.1));
+        let mark = if share.is_too_large() { "  TOO MUCH" } else { "" };
+        writeln!(text, "  {:<15}{stories}{operations}  {}{mark}", row.name, row.rules)?;
+    }
+    Ok(())
 }
 
 fn show(

@@ -4,10 +4,14 @@
 use std::collections::HashMap;
 
 use crate::event::{Event, Fun, Manifest, Phase, Said};
+use crate::excuse::{Excuse, Excused};
+use crate::when::slop;
 
+mod fault;
 mod take;
 mod tenure;
 
+pub use fault::Fault;
 pub use tenure::{Completed, Tenure};
 
 /// A time that never comes, and to which a duration can be added.
@@ -33,6 +37,8 @@ pub struct Actor {
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "named as the fields of an event")]
 pub struct Op {
+    /// Its number in its story.
+    pub at: usize,
     pub actor: Actor,
     pub call: Option<u64>,
     pub fun: Fun,
@@ -40,7 +46,7 @@ pub struct Op {
     pub invoke: u64,
     /// None: *info*.
     pub answer: Option<u64>,
-    /// When its caller gave up, if that is known.
+    /// When its caller had given up or died, if that is known.
     pub gave_up: Option<u64>,
     /// Whether it failed, and nothing happened.
     pub failed: bool,
@@ -90,6 +96,23 @@ impl Op {
     #[must_use]
     pub fn end(&self) -> u64 {
         self.answer.unwrap_or(NEVER)
+    }
+
+    /// Whether a lease that it got by its first sending may have been over at its last: else that
+    /// one was answered with the same lease (ACQ-9).
+    #[must_use]
+    pub fn may_outlast_its_lease(&self) -> bool {
+        self.end().saturating_sub(self.invoke).saturating_add(slop(self.lease)) >= self.lease
+    }
+}
+
+impl Story {
+    /// Notes that an excuse covers an operation, if it does, and returns whether.
+    pub(crate) fn excuse(&self, excuse: Excuse, op: &Op, applies: bool) -> bool {
+        if applies {
+            self.excused.add(excuse, op.at);
+        }
+        applies
     }
 }
 
@@ -156,17 +179,8 @@ pub struct Story {
     pub told: Vec<Moment>,
     pub effects: Vec<Moment>,
     pub dumps: Vec<Moment>,
-}
-
-/// A fault's window.
-#[derive(Debug, Clone)]
-#[expect(missing_docs, reason = "they say it")]
-pub struct Fault {
-    pub name: String,
-    pub from: u64,
-    pub to: Option<u64>,
-    pub victim: Option<u32>,
-    pub lossy: bool,
+    /// What was not flagged, and why.
+    pub excused: Excused,
 }
 
 /// A whole run.
@@ -183,6 +197,10 @@ pub struct Run {
     pub last: u64,
     lags: HashMap<Actor, Vec<(u64, u64)>>,
     ended: HashMap<Actor, u64>,
+    /// When no connection of a process led to the server.
+    aways: HashMap<u32, Vec<(u64, u64)>>,
+    /// When the lives of each process began.
+    begun: HashMap<u32, Vec<u64>>,
     names: HashMap<(String, String), usize>,
     open: HashMap<(Actor, u64), (usize, usize)>,
     open_calls: HashMap<(Actor, u64), (usize, usize)>,
@@ -202,6 +220,8 @@ impl Run {
             last: 0,
             lags: HashMap::new(),
             ended: HashMap::new(),
+            aways: HashMap::new(),
+            begun: HashMap::new(),
             names: HashMap::new(),
             open: HashMap::new(),
             open_calls: HashMap::new(),
@@ -256,10 +276,18 @@ impl Run {
                 self.lags.entry(actor).or_default().push((since, event.mono_ns));
                 Ok(())
             }
+            Fun::Away => {
+                let since = event.since_ns.ok_or("the event has no `since_ns`")?;
+                let victim = event.victim.ok_or("the event has no `victim`")?;
+                self.aways.entry(victim).or_default().push((since, event.mono_ns));
+                Ok(())
+            }
             Fun::Fault => self.take_fault(event),
             Fun::Proc => {
                 if event.phase == Phase::Ok {
                     self.ended.insert(actor, event.mono_ns);
+                } else {
+                    self.begun.entry(actor.proc).or_default().push(event.mono_ns);
                 }
                 Ok(())
             }
@@ -273,18 +301,30 @@ impl Run {
 
     /// Ends the history: no further event follows.
     pub fn close(&mut self) {
-        let disturbances: Vec<(u64, u64)> = self
-            .faults
-            .iter()
-            .filter(|fault| fault.victim.is_none())
-            .map(|fault| (fault.from, fault.to.unwrap_or(u64::MAX)))
-            .collect();
+        self.bound_faults();
         for story in &mut self.stories {
             for op in &mut story.ops {
-                let end = op.end();
-                op.twice = disturbances.iter().any(|(from, to)| *from <= end && op.invoke <= *to);
+                if op.is_info() && op.gave_up.is_none() {
+                    // It was killed some time before its next life.
+                    let lives = self.begun.get(&op.actor.proc).into_iter().flatten();
+                    op.gave_up = lives.copied().filter(|begun| *begun > op.invoke).min();
+                }
+                let end = op.answer.or(op.gave_up).unwrap_or(NEVER);
+                let aways = self.aways.get(&op.actor.proc).into_iter().flatten();
+                if op.is_info() && aways.clone().any(|(from, to)| *from <= op.invoke && end <= *to)
+                {
+                    (op.failed, op.answer) = (true, op.gave_up);
+                }
+                op.twice = self.faults.iter().any(|fault| {
+                    fault.cuts(op.actor.proc)
+                        && fault.from <= end
+                        && op.invoke <= fault.to.unwrap_or(u64::MAX)
+                });
             }
             story.ops.sort_by_key(|op| op.invoke);
+            for (at, op) in story.ops.iter_mut().enumerate() {
+                op.at = at;
+            }
             story.calls.sort_by_key(|call| call.invoke);
             story.acts.sort_by_key(|act| act.start);
             for moments in [&mut story.told, &mut story.effects, &mut story.dumps] {

@@ -3,6 +3,7 @@
 
 use super::wrong;
 use crate::event::{Fun, Said};
+use crate::excuse::Excuse;
 use crate::judge::Violation;
 use crate::story::{Act, Call, Op, Run, Story};
 
@@ -98,11 +99,11 @@ pub fn s11(run: &Run, story: &Story, found: &mut Vec<Violation>) {
                     holder.and_then(|tenure| tenure.of(story, Fun::Acquire).find_map(|op| op.fp));
                 // In the memory store, a result that an operator resolved has no fingerprint,
                 // because the store does not keep the fingerprint of a lease (OPS-4).
-                let resolved = run.manifest.store == "memory"
-                    && story.ops.iter().any(|op| op.fun == Fun::ForceResolve);
+                let resolve = story.ops.iter().find(|op| op.fun == Fun::ForceResolve);
+                let resolve = resolve.filter(|_| run.manifest.store == "memory");
                 if let (Some(own), Some(stored)) = (call.fp, stored)
                     && own != stored
-                    && !resolved
+                    && !resolve.is_some_and(|op| story.excuse(Excuse::NoFingerprint, op, true))
                 {
                     say("the call got a replay, although the fingerprints differ");
                 }
@@ -163,10 +164,13 @@ pub fn s16(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         // A caller that dropped its call does not wait for the release, which follows in the
         // background. A kill may prevent it, so the release is certain only if the process ended by
         // itself.
-        let waited =
-            |call: &&Call| call.said != Some(Said::Dropped) || run.ended(call.actor).is_some();
+        let killed = |call: &Call| {
+            let grant = story.by_token(act.token).and_then(|holder| holder.grants(story).next());
+            let died = call.said == Some(Said::Dropped) && run.ended(call.actor).is_none();
+            died && grant.is_none_or(|grant| story.excuse(Excuse::Killed, grant, true))
+        };
         match (end, release) {
-            (Said::Err | Said::Panic, None) if answered.is_some_and(|call| waited(&call)) => {
+            (Said::Err | Said::Panic, None) if answered.is_some_and(|call| !killed(call)) => {
                 say(format!("an action that ended as {end:?} was not released"), None);
             }
             (Said::Dropped | Said::Hold, Some(release)) => {

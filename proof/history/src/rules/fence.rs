@@ -27,7 +27,7 @@ pub fn s3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         for op in holder.of(story, Fun::Complete).chain(holder.of(story, Fun::Release)) {
             let accepted =
                 op.said(Said::Done) || (op.fun == Fun::Complete && op.said(Said::AlreadyDone));
-            if !accepted || holder.may_have_asked(story, op.end()) {
+            if !accepted || holder.may_have_asked(story, op) {
                 continue;
             }
             // If a completion and the grant of a larger token both took effect within the ttl, one
@@ -39,7 +39,7 @@ pub fn s3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 _ => 0,
             };
             let stale = takers.iter().find(|grant| {
-                let forgotten = story.may_be_forced(holder, &[Fun::ForceForget], grant.end());
+                let forgotten = story.may_be_forced(holder, &[Fun::ForceForget], grant.end(), op);
                 let together = grant.end() < kept && grant.invoke <= op.end() && !forgotten;
                 grant.end() < op.invoke || together
             });
@@ -66,10 +66,10 @@ fn refused(story: &Story, holder: &Tenure, takers: &[&Op], found: &mut Vec<Viola
     let calls = holder.of(story, Fun::Complete).chain(holder.of(story, Fun::Extend));
     for op in calls.filter(|op| op.said(Said::Lost)) {
         let end = op.end();
-        let replaced = takers.iter().any(|grant| grant.invoke <= end)
-            || story.strangers(&[holder.owner], end)
+        let replaced = story.strangers(&[holder.owner], op)
+            || takers.iter().any(|grant| grant.invoke <= end)
             || own(Fun::Release, end)
-            || story.may_be_forced(holder, &forces, end)
+            || story.may_be_forced(holder, &forces, end, op)
             || (op.fun == Fun::Extend && own(Fun::Complete, end));
         let purged = end + slop(kept) >= first.invoke.saturating_add(kept);
         let completed_before =
@@ -96,13 +96,13 @@ pub fn s9(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             continue;
         };
         let shown = |op: &Op| [release.lines[0], release.lines[1], op.lines[0], op.lines[1]];
+        // If another acquire may have arrived after the release, late or a second time, the taker
+        // may have taken over the lease of that acquire.
         if let Some((taker, _)) = known.get(at + 1)
             && let Some(grant) = taker.grants(story).next()
+            && !story.strangers(&[taker.owner], grant)
             && grant.said(Said::TookOver)
             && grant.invoke > release.end()
-            // If another acquire may have arrived after the release, late or a second time, the
-            // taker may have taken over the lease of that acquire.
-            && !story.strangers(&[taker.owner], grant.end())
         {
             found.push(wrong(
                 "S9",

@@ -3,6 +3,7 @@
 
 use super::wrong;
 use crate::event::{Fun, Said};
+use crate::excuse::Excuse;
 use crate::judge::Violation;
 use crate::story::{Op, Run, Story, Tenure};
 use crate::when::slop;
@@ -15,11 +16,13 @@ fn both(first: &Op, second: &Op) -> [Option<crate::story::Line>; 4] {
     [first.lines[0], first.lines[1], second.lines[0], second.lines[1]]
 }
 
-/// Whether the work with this token may have had a result by `at`.
-fn may_be_finished(story: &Story, holder: &Tenure, at: u64) -> bool {
+/// Whether the work under this token may have had a result before that call was answered.
+fn may_be_finished(story: &Story, holder: &Tenure, judged: &Op) -> bool {
     let mut completions = holder.of(story, Fun::Complete);
-    completions.any(|op| op.invoke <= at && !op.failed && (op.twice || !op.said(Said::Lost)))
-        || story.may_be_forced(holder, &[Fun::ForceResolve], at)
+    completions.any(|op| {
+        let sent = op.invoke <= judged.end() && !op.failed;
+        sent && (!op.said(Said::Lost) || story.excuse(Excuse::Repeated, judged, op.twice))
+    }) || story.may_be_forced(holder, &[Fun::ForceResolve], judged.end(), judged)
 }
 
 /// OPS-3: an intervention changes only the grant that its operator saw, and ends a live lease only
@@ -42,7 +45,7 @@ pub fn ops_3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             }
             Said::Finished => {
                 let holder = story.by_token(asked);
-                if holder.is_some_and(|holder| !may_be_finished(story, holder, op.end())) {
+                if holder.is_some_and(|holder| !may_be_finished(story, holder, op)) {
                     let text = format!(
                         "the answer says that the work of token {asked} is finished, but it is not"
                     );
@@ -68,7 +71,7 @@ fn changed(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
     }
     let Some(holder) = story.by_token(asked) else { return };
     if !is_ending(op) {
-        if !may_be_finished(story, holder, op.end()) {
+        if !may_be_finished(story, holder, op) {
             let text = format!("{:?} changed a record that had no result", op.fun);
             found.push(wrong("OPS-3", op.invoke, text, op.lines));
         }
@@ -89,7 +92,9 @@ fn changed(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
     let Some(last) = last.max_by_key(|lease| lease.invoke) else { return };
     let asks = own.filter(|op| matches!(op.fun, Fun::Acquire | Fun::Extend) && !op.failed);
     let beside = asks.filter(|op| op.end() >= last.invoke && op.invoke <= last.end());
-    let until = beside.map(|op| op.invoke.saturating_add(op.lease)).min().unwrap_or(0);
+    let beside: Vec<&Op> = beside.collect();
+    story.excuse(Excuse::Beside, op, beside.len() > 1);
+    let until = beside.iter().map(|op| op.invoke.saturating_add(op.lease)).min().unwrap_or(0);
     if !ended && !others && op.end() + slop(last.lease) < until {
         let text = format!("{:?} ended a live lease without the request to do so", op.fun);
         found.push(wrong("OPS-3", op.invoke, text, both(last, op)));
@@ -126,7 +131,7 @@ pub fn ops_4(_: &Run, story: &Story, found: &mut Vec<Violation>) {
 /// The calls of the former holder are refused. A completion and a resolve never both count.
 fn fenced(story: &Story, holder: &Tenure, op: &Op, found: &mut Vec<Violation>) {
     let writes = holder.of(story, Fun::Complete).chain(holder.of(story, Fun::Extend));
-    for write in writes.filter(|write| !holder.may_have_asked(story, write.end())) {
+    for write in writes.filter(|write| !holder.may_have_asked(story, write)) {
         let accepted =
             write.said(Said::Done) || (write.fun == Fun::Complete && write.said(Said::AlreadyDone));
         let both_count = op.fun == Fun::ForceResolve && write.fun == Fun::Complete;
@@ -144,21 +149,22 @@ fn fenced(story: &Story, holder: &Tenure, op: &Op, found: &mut Vec<Violation>) {
 
 /// A resolved result stays for its ttl, unless an operator forgets it.
 fn resolved(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
-    let forgets = |at: u64| {
-        story.ops.iter().any(|other| {
+    let forgets = |judged: &Op| {
+        let forgotten = story.ops.iter().any(|other| {
             other.fun == Fun::ForceForget
                 && other.asked == Some(asked)
-                && other.invoke <= at
+                && other.invoke <= judged.end()
                 && !other.failed
                 && (other.said(Said::Done) || other.is_info() || other.twice)
-        })
+        });
+        story.excuse(Excuse::Operator, judged, forgotten)
     };
     let until = op.invoke.saturating_add(op.ttl).saturating_sub(slop(op.ttl));
     let gone = story.ops.iter().find(|answer| {
         answer.invoke > op.end()
             && answer.end() < until
             && (answer.is_grant() || answer.said(Said::Busy) || answer.said(Said::Absent))
-            && !forgets(answer.end())
+            && !forgets(answer)
     });
     if let Some(gone) = gone {
         let text = format!("token {asked} was resolved, but its result is missing");

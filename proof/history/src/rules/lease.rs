@@ -12,7 +12,7 @@ use crate::when::slop;
 /// its lease itself.
 fn not_over<'s>(story: &'s Story, holder: &Tenure, grant: &Op) -> Option<&'s Op> {
     let granted = grant.answer?;
-    if holder.may_have_ended(story, granted) {
+    if holder.may_have_ended(story, grant) {
         return None;
     }
     let own: Vec<usize> = holder.ops.clone();
@@ -82,7 +82,7 @@ pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         let Some(grant) = taker.grants(story).next() else { continue };
         let shown = [grant.lines[0], grant.lines[1]];
         let Some((holder, last)) = at.checked_sub(1).map(|before| known[before]) else {
-            if grant.said(Said::TookOver) && !story.strangers(&[taker.owner], grant.end()) {
+            if !story.strangers(&[taker.owner], grant) && grant.said(Said::TookOver) {
                 found.push(wrong(
                     "S2",
                     grant.invoke,
@@ -103,11 +103,12 @@ pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         let left = holder.grants(story).chain(taker.maybe_grants(story));
         let kept = left.map(|op| op.invoke.saturating_add(op.ttl)).min().unwrap_or(0);
         // The owner may also repeat the request of a takeover whose answer was lost.
+        let strangers = story.strangers(&[holder.owner, taker.owner], grant);
         let silent = grant.said(Said::Granted)
-            && !holder.may_have_ended(story, grant.end())
+            && !strangers
+            && !holder.may_have_ended(story, grant)
             // An operator may also have ended a lease that the taker got without an answer.
-            && !story.may_be_forced(taker, &[Fun::ForceRelease], grant.end())
-            && !story.strangers(&[holder.owner, taker.owner], grant.end())
+            && !story.may_be_forced(taker, &[Fun::ForceRelease], grant.end(), grant)
             && grant.end() < kept
             && holder.grants(story).any(|op| op.invoke < grant.end())
             && !early(story).any(|(early, _, _)| early.invoke == grant.invoke);
@@ -131,7 +132,7 @@ pub fn s17(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             .filter(|op| op.said(Said::Done) || op.said(Said::AlreadyDone));
         let ended: Vec<&Op> = ended.collect();
         let accepted = holder.of(story, Fun::Extend).filter(|op| op.said(Said::Done));
-        for extend in accepted.filter(|op| !holder.may_have_asked(story, op.end())) {
+        for extend in accepted.filter(|op| !holder.may_have_asked(story, op)) {
             let later = story
                 .known()
                 .filter(|(taker, token)| {

@@ -6,6 +6,7 @@
 
 use super::{ms, wrong};
 use crate::event::{Fun, Said};
+use crate::excuse::Excuse;
 use crate::judge::Violation;
 use crate::story::{Act, Call, Op, Run, Story, Tenure};
 use crate::when::{LONGEST_POLL_NS, MS, slop};
@@ -14,7 +15,11 @@ use crate::when::{LONGEST_POLL_NS, MS, slop};
 pub fn l1(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for call in &story.calls {
         let (true, Some(answer)) = (ran_nothing(call), call.answer) else { continue };
-        let took = (answer - call.invoke).saturating_sub(run.lag(call.actor, call.invoke, answer));
+        let lag = run.lag(call.actor, call.invoke, answer);
+        if let Some(op) = own(story, call).next() {
+            story.excuse(Excuse::Lag, op, lag > 0);
+        }
+        let took = (answer - call.invoke).saturating_sub(lag);
         if took > call.wait + run.operation_timeout() + run.slack() {
             let text = format!("a wait of {} ended after {}", ms(call.wait), ms(took));
             found.push(wrong("L1", call.invoke, text, call.lines));
@@ -62,8 +67,9 @@ pub fn woken<'s>(run: &Run, story: &'s Story) -> Vec<Woken<'s>> {
         let Some(done) = done.filter(|op| op.invoke > call.invoke) else { continue };
         let waited = own(story, call).any(|op| op.said(Said::Busy));
         if waited {
-            let late = answer.saturating_sub(done.end());
-            let late = late.saturating_sub(run.lag(call.actor, done.end(), answer));
+            let lag = run.lag(call.actor, done.end(), answer);
+            story.excuse(Excuse::Lag, done, lag > 0);
+            let late = answer.saturating_sub(done.end()).saturating_sub(lag);
             woken.push(Woken { call: at, late, done });
         }
     }
@@ -119,11 +125,12 @@ pub fn l3(run: &Run, story: &Story, found: &mut Vec<Violation>) {
                 && op.said(Said::Busy)
                 && op.end() < over
         });
-        if !waited || story.strangers(&[holder.owner, taker.owner], end) {
+        if !waited || story.strangers(&[holder.owner, taker.owner], grant) {
             continue;
         }
-        let late =
-            end.saturating_sub(over).saturating_sub(run.lag(grant.actor, over.min(end), end));
+        let lag = run.lag(grant.actor, over.min(end), end);
+        story.excuse(Excuse::Lag, grant, lag > 0);
+        let late = end.saturating_sub(over).saturating_sub(lag);
         if late > LONGEST_POLL_NS + run.operation_timeout() + run.slack() {
             let text =
                 format!("a waiting claimant took over {} after the end of the lease", ms(late));
@@ -165,22 +172,18 @@ pub fn l4(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// How many actions lasted longer than their leases, and how many of these L4 excuses.
-pub fn long_actions(run: &Run, story: &Story) -> (u64, u64) {
-    let kept = story.acts.iter().filter_map(|act| kept(run, story, act));
-    kept.fold((0, 0), |(all, excused), (_, kept)| {
-        (all + 1, excused + u64::from(matches!(kept, Kept::Excused)))
-    })
-}
-
 /// The lease of an action that lasted longer than it, and how it ended.
 fn kept<'s>(run: &Run, story: &'s Story, act: &Act) -> Option<(u64, Kept<'s>)> {
     let (end, _) = act.end?;
     let holder = story.by_token(act.token)?;
     let first = holder.grants(story).next()?;
     let lease = first.lease;
+    if end <= first.end().saturating_add(lease) {
+        return None;
+    }
     // Do not judge a short lease, because on a shared machine it can expire without a fault.
-    if lease < run.slack().min(SHORTEST_KEPT_NS) || end <= first.end().saturating_add(lease) {
+    let is_short = lease < run.slack().min(SHORTEST_KEPT_NS);
+    if story.excuse(Excuse::ShortLease, first, is_short) {
         return None;
     }
     let excused = |by: u64| disturbed(run, story, (act, holder, first), by);
@@ -188,12 +191,13 @@ fn kept<'s>(run: &Run, story: &'s Story, act: &Act) -> Option<(u64, Kept<'s>)> {
         let grant = taker.grants(story).next()?;
         (grant.said(Said::TookOver) && grant.end() < end).then_some(grant)
     });
-    let kept = match (taker, lapse(story, holder, end)) {
-        (Some(grant), _) if excused(grant.end()) => Kept::Excused,
-        (Some(grant), _) => Kept::Taken(grant),
-        (None, Some(over)) if excused(over) => Kept::Excused,
-        (None, Some(_)) => Kept::Ended,
-        (None, None) => Kept::InTime,
+    let lapsed = lapse(story, holder, end);
+    let by = taker.map(Op::end).or(lapsed).unwrap_or(end);
+    let kept = match (excused(by), taker, lapsed) {
+        (true, ..) => Kept::Excused,
+        (false, Some(grant), _) => Kept::Taken(grant),
+        (false, None, Some(_)) => Kept::Ended,
+        (false, None, None) => Kept::InTime,
     };
     Some((lease, kept))
 }
@@ -227,16 +231,18 @@ fn disturbed(
     by: u64,
 ) -> bool {
     let lease = first.lease;
-    story.may_be_forced(holder, &[Fun::ForceRelease, Fun::ForceResolve], by)
-        || run.lag(act.actor, first.invoke, by) > lease / 10
-        || run.faulty(first.invoke, by, |fault| {
-            fault.victim.is_none_or(|victim| victim == act.actor.proc)
-        })
-        || story
-            .ops
-            .iter()
-            .filter(|op| op.actor == act.actor && op.invoke <= by && op.end() >= first.invoke)
-            .any(|op| op.fun != Fun::Wait && op.end() - op.invoke > lease / 10)
+    let struck = run.faulty(first.invoke, by, |fault| {
+        fault.victim.is_none_or(|victim| victim == act.actor.proc)
+    });
+    let mut beside = story
+        .ops
+        .iter()
+        .filter(|op| op.actor == act.actor && op.invoke <= by && op.end() >= first.invoke);
+    let slow = beside.any(|op| op.fun != Fun::Wait && op.end() - op.invoke > lease / 10);
+    let lag = run.lag(act.actor, first.invoke, by) > lease / 10;
+    story.may_be_forced(holder, &[Fun::ForceRelease, Fun::ForceResolve], by, first)
+        || story.excuse(Excuse::Struck, first, struck || slow)
+        || story.excuse(Excuse::Lag, first, lag)
 }
 
 /// L5: after the last fault, no record is left in progress, and a claimant gets an answer.
@@ -257,9 +263,13 @@ pub fn l5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         .iter()
         .filter(|call| call.invoke > from && call.note.as_deref() == Some("settle"));
     // Only the last claim counts, because a claim whose answer was lost is repeated.
-    if let Some(call) = claims.max_by_key(|call| call.invoke)
-        && matches!(call.said, Some(Said::InFlight | Said::StoreError) | None)
-    {
+    let mut claims: Vec<&Call> = claims.collect();
+    claims.sort_by_key(|call| call.invoke);
+    let Some((call, earlier)) = claims.split_last() else { return };
+    for op in earlier.iter().flat_map(|call| own(story, call)) {
+        story.excuse(Excuse::ClaimedAgain, op, true);
+    }
+    if matches!(call.said, Some(Said::InFlight | Said::StoreError) | None) {
         let got = call.said.map_or("no answer".to_owned(), |said| format!("{said:?}"));
         let text = format!("after the last fault, a claimant got {got} instead of a final answer");
         found.push(wrong("L5", call.invoke, text, call.lines));

@@ -14,6 +14,7 @@ use model::{Answer, Done, Fenced, Held, Op as Step, Owner, Print, Record, Slot, 
 
 use super::wrong;
 use crate::event::{Fun, Said};
+use crate::excuse::Excuse;
 use crate::judge::Violation;
 use crate::story::{Op, Story};
 use crate::when::{MS, slop};
@@ -142,22 +143,26 @@ impl<'s> Puzzle<'s> {
                 Placed { op, silent, owner, value, print: if asks { asked } else { stored } }
             };
             if op.is_info() {
+                let is_beat = op.fun == Fun::Extend;
+                story.excuse(Excuse::LostBeat, op, is_beat);
+                story.excuse(Excuse::Unanswered, op, !is_beat);
                 maybe.push(placed(true));
                 // Both copies of the call may have been granted, with another owner's lease in
                 // between.
                 if op.twice && op.fun == Fun::Acquire {
+                    story.excuse(Excuse::Repeated, op, true);
                     maybe.push(placed(true));
                 }
                 continue;
             }
             // A second copy of an answered call can have a further effect only in these cases.
             let matters = match op.fun {
-                Fun::Acquire => true,
+                Fun::Acquire => op.may_outlast_its_lease() || story.is_forced_beside(op),
                 Fun::Complete | Fun::Release => !op.said(Said::Done),
                 Fun::Extend => op.said(Said::Lost),
                 fun => fun.is_force() && !op.said(Said::Done),
             };
-            if op.twice && matters {
+            if story.excuse(Excuse::Repeated, op, op.twice && matters) {
                 maybe.push(placed(true));
             }
             sure.push(placed(false));

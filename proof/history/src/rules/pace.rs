@@ -11,6 +11,7 @@
 use super::live::woken;
 use super::{ms, wrong};
 use crate::event::{Fun, Said};
+use crate::excuse::Excuse;
 use crate::judge::Violation;
 use crate::rules::live::latest_end;
 use crate::story::{Actor, Call, Line, Op, Run, Story, Tenure};
@@ -53,6 +54,8 @@ struct Due<'s> {
     rule: &'static str,
     story: usize,
     of: &'s Story,
+    /// The call that shows it.
+    op: &'s Op,
     /// The process that waits.
     waiter: Actor,
     /// The process that makes the change that ends the wait, if a living process does.
@@ -79,6 +82,7 @@ impl Waits {
                     rule: "L2",
                     story: at,
                     of: story,
+                    op: found.done,
                     waiter: call.actor,
                     maker: Some(found.done.actor),
                     since: call.invoke,
@@ -100,10 +104,12 @@ impl Waits {
         // Count only the store calls of this call, because those of other calls in the same process
         // run beside its wait.
         let asked = within(own(story, call), call.invoke, end);
+        let Some(op) = own(story, call).next() else { return };
         let due = Due {
             rule: "L1",
             story: at,
             of: story,
+            op,
             waiter: call.actor,
             maker: None,
             since: call.invoke,
@@ -131,15 +137,25 @@ impl Waits {
                 }
                 _ => continue,
             };
-            if story.strangers(&[holder.owner, taker.owner], end) {
+            if story.strangers(&[holder.owner, taker.owner], grant) {
                 continue;
             }
             let Some(asked) = refused_before(story, grant, before) else { continue };
             let since = asked.invoke;
             let lines = [released.and_then(|op| op.lines[1]), grant.lines[1]];
             let waiter = grant.actor;
-            let due =
-                Due { rule: "L3", story: at, of: story, waiter, maker, since, due, end, lines };
+            let due = Due {
+                rule: "L3",
+                story: at,
+                of: story,
+                op: grant,
+                waiter,
+                maker,
+                since,
+                due,
+                end,
+                lines,
+            };
             self.take(run, &due, maker == Some(waiter));
         }
     }
@@ -152,12 +168,13 @@ impl Waits {
     }
 
     fn add(&mut self, run: &Run, due: &Due<'_>, granted: u64, same: bool) {
-        if disturbed(run, due) {
+        if due.of.excuse(Excuse::Struck, due.op, disturbed(run, due)) {
             self.excused += 1;
             return;
         }
         let took = due.end.saturating_sub(due.due);
         let lag = run.lag(due.waiter, due.due.min(due.end), due.end);
+        due.of.excuse(Excuse::Lag, due.op, lag > 0);
         let late = took.saturating_sub(granted).saturating_sub(lag);
         let Due { rule, story, due, lines, .. } = *due;
         self.judged.push(Wait { rule, story, due, late, same, lines });
@@ -243,7 +260,8 @@ fn within<'s>(ops: impl Iterator<Item = &'s Op>, from: u64, to: u64) -> u64 {
 fn disturbed(run: &Run, due: &Due<'_>) -> bool {
     let maker = due.maker.map(|maker| maker.proc);
     let struck = run.faulty(due.since, due.end, |fault| {
-        fault.name != "clock" && fault.victim.is_none_or(|victim| Some(victim) == maker)
+        let hit = fault.victim.is_none_or(|victim| Some(victim) == maker);
+        fault.name != "clock" && (hit || fault.cuts(due.waiter.proc))
     });
     struck
         || due.of.ops.iter().any(|op| {

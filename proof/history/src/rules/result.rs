@@ -3,6 +3,7 @@
 
 use super::{ms, wrong};
 use crate::event::{Fun, Said};
+use crate::excuse::Excuse;
 use crate::judge::Violation;
 use crate::story::{Completed, Fault, Op, Run, Story, Tenure};
 use crate::when::slop;
@@ -23,7 +24,7 @@ pub fn s4(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for (at, (holder, first)) in done.iter().enumerate() {
         for (_, second) in &done[at + 1..] {
             let same = (first.owner, first.value) == (second.owner, second.value);
-            let forgotten = story.may_be_forced(holder, &FORGET, second.end());
+            let forgotten = story.may_be_forced(holder, &FORGET, second.end(), second);
             if !same
                 && !forgotten
                 && second.end() + slop(first.ttl) < first.invoke.saturating_add(first.ttl)
@@ -75,13 +76,13 @@ pub fn s5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         let within =
             |op: &Op| op.invoke > done.by && op.end() + slop(done.until - done.from) < done.until;
         for (op, token) in all.iter().filter(|(op, token)| *token != own && within(op)) {
-            if story.may_be_forced(holder, &FORGET, op.end()) {
+            if story.may_be_forced(holder, &FORGET, op.end(), op) {
                 continue;
             }
             let text = format!(
                 "token {own} completed, but within its ttl a call got the value of token {token}"
             );
-            let documented = shown_too_early(run, &done, op);
+            let documented = shown_too_early(run, story, &done, op);
             let wrong = wrong("S5", done.from, text, [done.line, op.lines[0], op.lines[1]]);
             found.push(Violation { documented, ..wrong });
         }
@@ -90,11 +91,12 @@ pub fn s5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
 
 /// InnoDB shows a commit before its log is on the disk: a server that dies at that instant may
 /// forget a result that was already replayed, but whose completion was never acknowledged.
-fn shown_too_early(run: &Run, done: &Completed, later: &Op) -> bool {
+fn shown_too_early(run: &Run, story: &Story, done: &Completed, later: &Op) -> bool {
     let died = |fault: &Fault| fault.name == "restart" && fault.from >= done.from;
-    matches!(run.manifest.store.as_str(), "mariadb" | "mysql")
+    let shown = matches!(run.manifest.store.as_str(), "mariadb" | "mysql")
         && !done.acknowledged
-        && run.faulty(done.from, later.invoke, died)
+        && run.faulty(done.from, later.invoke, died);
+    story.excuse(Excuse::ShownEarly, later, shown)
 }
 
 /// S6 is violated if, within the ttl of an acknowledged completion, there is no record, or a
@@ -106,14 +108,14 @@ pub fn s6(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             op.invoke > done.by
                 && op.end() + slop(done.until - done.from) < done.until
                 && (op.is_grant() || op.said(Said::Busy) || op.said(Said::Absent))
-                && !story.may_be_forced(holder, &FORGET, op.end())
+                && !story.may_be_forced(holder, &FORGET, op.end(), op)
         });
         if let Some(op) = gone {
             let text = format!(
                 "the record is missing {} after its acknowledged completion, within its ttl",
                 ms(op.end().saturating_sub(done.by))
             );
-            let documented = shown_too_early(run, &done, op);
+            let documented = shown_too_early(run, story, &done, op);
             let wrong = wrong("S6", done.by, text, [done.line, op.lines[0], op.lines[1]]);
             found.push(Violation { documented, ..wrong });
         }
@@ -126,15 +128,16 @@ pub fn s6(run: &Run, story: &Story, found: &mut Vec<Violation>) {
 pub fn s7(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     let sent = |token: u64, value: Option<u64>| {
         story.tenures.iter().filter(|holder| holder.token == Some(token)).any(|holder| {
-            let resolved = story
-                .forces(holder)
-                .filter(|op| op.fun == Fun::ForceResolve)
-                .any(|op| op.value == value && (op.twice || op.is_info() || op.said(Said::Done)));
-            let mut own = holder.of(story, Fun::Complete);
-            resolved
-                || own.any(|op| {
-                    !op.tombstone && op.value == value && (op.twice || !op.said(Said::Lost))
-                })
+            let resolves = story.forces(holder).filter(|op| op.fun == Fun::ForceResolve);
+            let own = holder.of(story, Fun::Complete).filter(|op| !op.tombstone);
+            let all: Vec<&Op> = resolves.chain(own).filter(|op| op.value == value).collect();
+            let refused = |op: &&Op| match op.fun {
+                Fun::Complete => op.said(Said::Lost),
+                _ => !op.is_info() && !op.said(Said::Done),
+            };
+            let repeated = all.iter().copied().find(|op| refused(op) && op.twice);
+            all.iter().any(|op| !refused(op))
+                || repeated.is_some_and(|op| story.excuse(Excuse::Repeated, op, true))
         })
     };
     // Skip values whose token is unknown: an owner may complete although its grant was never
@@ -164,17 +167,16 @@ pub fn s8(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for act in &story.acts {
         let own = story.ops.iter().filter(|op| op.actor == act.actor && op.call == Some(act.call));
         let mut acquires = own.filter(|op| op.fun == Fun::Acquire).peekable();
-        let asked = acquires.peek().map(|op| op.invoke);
+        let asked = acquires.peek().copied();
         if acquires.any(Op::is_grant) {
             continue;
         }
         let Some(asked) = asked else { continue };
         for holder in &story.tenures {
             let Some(done) = holder.completed(story) else { continue };
-            let forgotten = story.may_be_forced(holder, &FORGET, act.start);
-            if !forgotten
-                && asked > done.by
+            if asked.invoke > done.by
                 && act.start + slop(done.until - done.from) < done.until
+                && !story.may_be_forced(holder, &FORGET, act.start, asked)
             {
                 let text =
                     "an action ran for a call that came after the completion, within its ttl";

@@ -3,6 +3,7 @@
 
 use super::{ms, wrong};
 use crate::event::{Fun, Said};
+use crate::excuse::Excuse;
 use crate::judge::Violation;
 use crate::story::{Op, Run, Story};
 use crate::when::slop;
@@ -53,6 +54,7 @@ pub fn s13(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             // A failover may have lost the grant. Until another call uses the identity, the record
             // then has a smaller token.
             let documented = run.faulty(grant.invoke, grant.end(), |fault| fault.lossy);
+            story.excuse(Excuse::FailOver, grant, documented);
             found.push(Violation { documented, ..wrong });
         }
     }
@@ -68,14 +70,20 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         let Some(holder) = story.by_token(token) else { continue };
         // The lease ends at the latest with the longest lease that the holder may have got by then.
         let mut latest = 0;
-        for lease in holder.ops.iter().map(|at| &story.ops[*at]) {
-            let asks = matches!(lease.fun, Fun::Acquire | Fun::Extend) && !lease.failed;
-            if asks
-                && lease.invoke <= end
-                && (lease.is_info() || lease.is_grant() || lease.said(Said::Done) || lease.twice)
+        let asked = holder.ops.iter().map(|at| &story.ops[*at]).filter(|op| {
+            matches!(op.fun, Fun::Acquire | Fun::Extend) && !op.failed && op.invoke <= end
+        });
+        let mut asked: Vec<&Op> = asked.collect();
+        asked.sort_by_key(|lease| !(lease.is_grant() || lease.said(Said::Done)));
+        for lease in asked {
+            let ends = lease.end().saturating_add(lease.lease).saturating_add(slop(lease.lease));
+            let sure = lease.is_grant() || lease.said(Said::Done);
+            if ends > latest
+                && (sure
+                    || story.excuse(lost(lease), op, lease.is_info())
+                    || story.excuse(Excuse::Repeated, op, lease.twice))
             {
-                latest = latest
-                    .max(lease.end().saturating_add(lease.lease).saturating_add(slop(lease.lease)));
+                latest = ends;
             }
         }
         // The lease ends at the earliest with the last lease that the holder certainly got before
@@ -88,17 +96,20 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             let asked = holder.ops.iter().map(|at| &story.ops[*at]);
             let asked =
                 asked.filter(|op| matches!(op.fun, Fun::Acquire | Fun::Extend) && !op.failed);
-            let beside = asked.filter(|op| op.end() >= last.invoke && op.invoke <= last.end());
+            let beside: Vec<&Op> =
+                asked.filter(|op| op.end() >= last.invoke && op.invoke <= last.end()).collect();
+            story.excuse(Excuse::Beside, op, beside.len() > 1);
             let counted = |op: &Op| match op.fun {
                 Fun::Extend => op.invoke.max(last.invoke).saturating_add(op.lease),
                 _ => op.invoke.saturating_add(op.lease),
             };
-            beside.map(counted).min().unwrap_or(0)
+            beside.into_iter().map(counted).min().unwrap_or(0)
         };
         let earliest = last.map_or(0, |lease| together(lease).saturating_sub(slop(lease.lease)));
         let (from, to) = (op.invoke.saturating_add(remaining), end.saturating_add(remaining));
         // The remaining time is zero if a lock prevents a takeover.
-        if remaining > 0 && (from > latest || to < earliest) {
+        let held_back = story.excuse(Excuse::HeldBack, op, remaining == 0);
+        if !held_back && (from > latest || to < earliest) {
             let lines = last.map_or([None; 2], |lease: &Op| lease.lines);
             let text = format!(
                 "an answer says that {} of a lease remain, which contradicts the holder's calls",
@@ -106,6 +117,13 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             );
             found.push(wrong("S14", op.invoke, text, lines.into_iter().chain(op.lines)));
         }
+    }
+}
+
+fn lost(lease: &Op) -> Excuse {
+    match lease.fun {
+        Fun::Extend => Excuse::LostBeat,
+        _ => Excuse::Unanswered,
     }
 }
 

@@ -4,6 +4,7 @@
 use super::calls::completions;
 use super::wrong;
 use crate::event::Said;
+use crate::excuse::Excuse;
 use crate::judge::Violation;
 use crate::story::{Run, Story};
 
@@ -19,7 +20,8 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         let Some(call) = story.calls.iter().find(own) else { continue };
         // Skip a call whose answer came before the refusal: its time had passed, so the policy
         // answered it, and the completion was repeated in the background.
-        if call.answer.is_none_or(|answer| answer < refused.end()) {
+        let late = call.answer.is_none_or(|answer| answer < refused.end());
+        if story.excuse(Excuse::LateAnswer, refused, late) {
             continue;
         }
         let mut say = |text: &str| {
@@ -64,8 +66,12 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
                 told.actor == granted.actor && told.token == granted.token && terminal(told.said)
             })
             .count();
-        let least = usize::from(run.ended(granted.actor).is_some());
-        if ends > 1 || ends < least {
+        let died = run.ended(granted.actor).is_none();
+        let grant = story.by_token(granted.token).and_then(|holder| holder.grants(story).next());
+        let killed = ends == 0
+            && died
+            && grant.is_none_or(|grant| story.excuse(Excuse::Killed, grant, true));
+        if ends > 1 || (ends == 0 && !killed) {
             let text = format!("the lease of token {} has {ends} terminal events", granted.token);
             found.push(wrong("S19", granted.at, text, [Some(granted.line)]));
         }

@@ -35,6 +35,7 @@ impl Run {
             let ns = |us: Option<u64>| us.unwrap_or(0).saturating_mul(1_000);
             let ops = &mut self.stories[at].ops;
             ops.push(Op {
+                at: 0,
                 actor,
                 call: event.call,
                 fun: event.fun,
@@ -179,9 +180,11 @@ impl Run {
         if event.phase == Phase::Invoke {
             self.open_faults.insert(event.op, self.faults.len());
             let (from, to, lossy) = (event.mono_ns, None, event.lossy);
-            self.faults.push(Fault { name, from, to, victim: event.victim, lossy });
+            let victim = event.victim;
+            self.faults.push(Fault { name, from, to, victim, lossy, real: None });
         } else if let Some(at) = self.open_faults.remove(&event.op) {
             self.faults[at].to = Some(event.mono_ns);
+            self.faults[at].real = event.since_ns.zip(event.until_ns);
         } else {
             return Err("a fault ended that did not begin".into());
         }

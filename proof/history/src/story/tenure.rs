@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::{Line, Op, Story};
 use crate::event::{Fun, Said};
+use crate::excuse::Excuse;
 
 /// The store calls of one owner.
 #[derive(Debug, Clone)]
@@ -64,16 +65,21 @@ impl Tenure {
         self.of(story, Fun::Acquire).filter(|op| op.is_grant())
     }
 
-    /// Its acquires that may have been granted without its knowledge; one that was granted may have
-    /// been granted earlier too.
+    /// Its acquires that may have been granted a lease without an answer that shows it. The answer
+    /// to a call that was sent twice shows what the first sending got, unless that lease was over by
+    /// then.
     pub fn maybe_grants<'s>(&'s self, story: &'s Story) -> impl Iterator<Item = &'s Op> {
-        self.of(story, Fun::Acquire).filter(|op| op.is_info() || op.twice)
+        self.of(story, Fun::Acquire).filter(|op| {
+            op.is_info() || op.twice && (op.may_outlast_its_lease() || story.is_forced_beside(op))
+        })
     }
 
-    /// Whether one of its acquires that got no answer may have arrived late, but by `at`, and may
-    /// have given it the lease again.
-    pub fn may_have_asked(&self, story: &Story, at: u64) -> bool {
-        self.of(story, Fun::Acquire).any(|op| op.is_info() && op.invoke <= at)
+    /// Whether one of its acquires that got no answer may have arrived late, but before that call
+    /// was answered, and may have given it the lease again.
+    pub fn may_have_asked(&self, story: &Story, judged: &Op) -> bool {
+        let mut asked = self.of(story, Fun::Acquire);
+        let late = asked.any(|op| op.is_info() && op.invoke <= judged.end());
+        story.excuse(Excuse::LateAcquire, judged, late)
     }
 
     /// Its calls that certainly gave it a lease or extended its lease.
@@ -84,20 +90,19 @@ impl Tenure {
             .filter(|op| op.is_grant() || (op.fun == Fun::Extend && op.said(Said::Done)))
     }
 
-    /// Whether its lease may have been ended by a call that was sent before `at`: by its own
-    /// release or completion, or by an operator.
-    pub fn may_have_ended(&self, story: &Story, at: u64) -> bool {
-        if story.may_be_forced(self, &[Fun::ForceRelease, Fun::ForceResolve], at) {
+    /// Whether its lease may have been ended before that call was answered: by its own release or
+    /// completion, or by an operator.
+    pub fn may_have_ended(&self, story: &Story, judged: &Op) -> bool {
+        let verbs = [Fun::ForceRelease, Fun::ForceResolve];
+        if story.may_be_forced(self, &verbs, judged.end(), judged) {
             return true;
         }
-        let ends = |op: &&Op| op.invoke <= at && !op.failed && (op.twice || !op.said(Said::Lost));
-        self.of(story, Fun::Complete).chain(self.of(story, Fun::Release)).any(|op| ends(&op))
-    }
-
-    /// Whether it may have held the record: it was granted the record, or got no answer.
-    pub fn may_have_held(&self, story: &Story, before: u64) -> bool {
-        self.of(story, Fun::Acquire)
-            .any(|op| op.invoke <= before && (op.is_grant() || op.is_info()))
+        let ends = self.of(story, Fun::Complete).chain(self.of(story, Fun::Release));
+        let sent: Vec<&Op> = ends.filter(|op| op.invoke <= judged.end() && !op.failed).collect();
+        let has = |is: &dyn Fn(&Op) -> bool| sent.iter().any(|op| is(op));
+        has(&|op| op.answer.is_some() && !op.said(Said::Lost))
+            || story.excuse(Excuse::Unanswered, judged, has(&|op| op.is_info()))
+            || story.excuse(Excuse::Repeated, judged, has(&|op| op.twice))
     }
 
     /// Its completion, if that certainly took effect.
@@ -157,22 +162,34 @@ impl Story {
     }
 
     /// Whether one of these interventions, with one of these verbs and sent before `at`, may have
-    /// changed the record.
+    /// changed the record. This excuses the judged call.
     #[must_use]
-    pub fn may_be_forced(&self, holder: &Tenure, verbs: &[Fun], at: u64) -> bool {
-        self.forces(holder).any(|op| {
+    pub fn may_be_forced(&self, holder: &Tenure, verbs: &[Fun], at: u64, judged: &Op) -> bool {
+        let forced = self.forces(holder).any(|op| {
             let done = op.said(Said::Done) || op.is_info() || op.twice;
             verbs.contains(&op.fun) && op.invoke <= at && !op.failed && done
+        });
+        self.excuse(Excuse::Operator, judged, forced)
+    }
+
+    /// Whether an operator may have ended a lease while that call was under way.
+    pub(crate) fn is_forced_beside(&self, op: &Op) -> bool {
+        self.ops.iter().any(|other| {
+            matches!(other.fun, Fun::ForceRelease | Fun::ForceResolve)
+                && !other.failed
+                && other.invoke <= op.end()
+                && other.end() >= op.invoke
         })
     }
 
-    /// Whether an owner that is not in `except` may have held the record by `before`, without any
-    /// answer in the history.
+    /// Whether an owner that is not in `except` may have held the record before that call was
+    /// answered, without any answer in the history.
     #[must_use]
-    pub fn strangers(&self, except: &[u128], before: u64) -> bool {
-        self.tenures.iter().any(|tenure| {
+    pub fn strangers(&self, except: &[u128], judged: &Op) -> bool {
+        let unseen = self.tenures.iter().any(|tenure| {
             !except.contains(&tenure.owner)
-                && tenure.maybe_grants(self).any(|op| op.invoke <= before)
-        })
+                && tenure.maybe_grants(self).any(|op| op.invoke <= judged.end())
+        });
+        self.excuse(Excuse::Stranger, judged, unseen)
     }
 }

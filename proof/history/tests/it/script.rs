@@ -132,6 +132,11 @@ fn sentence(op: u64, line: &str, events: &mut Vec<Event>) {
             if to == "?" {
                 return;
             }
+            // The caller gave up.
+            if positional.contains(&"unsent") {
+                events.push(Event { phase: Phase::Info, ..end });
+                return;
+            }
             end.phase = Phase::Ok;
             (end.said, end.token) = (said, token);
             (end.value_hash, end.bears, end.fp_hash) = (value, bears, stored);
@@ -160,15 +165,24 @@ fn sentence(op: u64, line: &str, events: &mut Vec<Event>) {
             event.note = Some(positional[0].into());
             event.victim = number("victim").and_then(|number| u32::try_from(number).ok());
             event.lossy = positional.contains(&"lossy");
-            events.push(Event { phase: Phase::Ok, mono_ns: at(to), ..event.clone() });
+            let real = named("real").and_then(|real| {
+                let (since, until) = real.split_once("..")?;
+                Some((at(since), at(until)))
+            });
+            let (since_ns, until_ns) = real.unzip();
+            let end = Event { phase: Phase::Ok, mono_ns: at(to), ..event.clone() };
+            events.push(Event { since_ns, until_ns, ..end });
             events.push(event);
         }
         _ => {
-            event.phase = Phase::Ok;
+            let begins = positional.contains(&"begins");
+            event.phase = if begins { Phase::Invoke } else { Phase::Ok };
             (event.said, event.token, event.call) = (said, token, call);
             event.value_hash = number("bytes");
             event.remaining_us = number("left").map(|ms| ms * 1_000);
             event.note = named("note");
+            event.since_ns = number("since").map(|ms| ms * 1_000_000);
+            event.victim = number("victim").and_then(|number| u32::try_from(number).ok());
             events.push(event);
         }
     }

@@ -120,3 +120,26 @@ fn a_torn_last_line_is_the_writers_death_and_anything_else_is_refused() {
     std::fs::remove_file(dir.0.join("run.json")).unwrap();
     assert_eq!(dir.judged().0, Some(2));
 }
+
+#[test]
+fn only_what_was_really_wrong_counts_as_a_fault() {
+    // Ten calls of a millisecond, one every 10 ms.
+    let calls: String =
+        (0..10).map(|at| format!("{}-{} look - absent\n", at * 10, at * 10 + 1)).collect();
+    let overlapping = |faults: &str| {
+        let run = crate::script::run(&format!("{calls}{faults}"));
+        history::judge(&run).counts.overlapping
+    };
+    assert_eq!(
+        overlapping("0-99 fault stop victim=1"),
+        0,
+        "nothing was stopped between the orders"
+    );
+    assert_eq!(overlapping("0-99 fault stop victim=1 real=5..31"), 3);
+    assert_eq!(overlapping("0-99 fault cut real=85..99"), 1);
+    // A killed process is dead until its next life begins, and is not stopped any more.
+    assert_eq!(overlapping("0-99 fault kill victim=2 real=15..15\np2 35 proc begins"), 2);
+    assert_eq!(overlapping("0-99 fault kill victim=2 real=15..15\np3 35 proc begins"), 8);
+    let stopped = "0-99 fault stop victim=2 real=5..99\n10-12 fault kill victim=2 real=25..25";
+    assert_eq!(overlapping(&format!("{stopped}\np2 26 proc begins")), 2);
+}

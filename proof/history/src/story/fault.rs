@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Fault`]: what a run did to its processes, its connections and its server.
+
+use super::Run;
+
+/// A fault's window.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "they say it")]
+pub struct Fault {
+    pub name: String,
+    /// From the order on.
+    pub from: u64,
+    /// Until everything is as before.
+    pub to: Option<u64>,
+    /// The process that it struck, or whose connections; none for all.
+    pub victim: Option<u32>,
+    pub lossy: bool,
+    /// When something was really wrong, if anything was: a process dead or stopped, a connection
+    /// disturbed, a server away.
+    pub real: Option<(u64, u64)>,
+}
+
+impl Fault {
+    /// Whether it disturbed connections of that process. (A server that is away does.)
+    #[must_use]
+    pub fn cuts(&self, proc: u32) -> bool {
+        let of_process = matches!(self.name.as_str(), "kill" | "stop" | "clock");
+        !of_process && self.victim.is_none_or(|victim| victim == proc)
+    }
+}
+
+impl Run {
+    /// A process that was killed is dead until its next life begins, and is not stopped any more.
+    pub(super) fn bound_faults(&mut self) {
+        let struck = |fault: &Fault| Some((fault.victim?, fault.real?.0));
+        let kills = self.faults.iter().filter(|fault| fault.name == "kill");
+        let kills: Vec<(u32, u64)> = kills.filter_map(struck).collect();
+        for fault in &mut self.faults {
+            let (Some(victim), Some((from, to))) = (fault.victim, &mut fault.real) else {
+                continue;
+            };
+            match fault.name.as_str() {
+                "kill" => {
+                    let lives = self.begun.get(&victim).into_iter().flatten();
+                    let next = lives.copied().filter(|begun| begun > from).min();
+                    *to = next.unwrap_or(self.last);
+                }
+                "stop" => {
+                    let own = kills.iter().filter(|(proc, at)| *proc == victim && at > from);
+                    *to = own.map(|(_, at)| *at).min().map_or(*to, |killed| killed.min(*to));
+                }
+                _ => {}
+            }
+        }
+    }
+}
