@@ -5,8 +5,8 @@
 //! The floor writes and reads a table of the same schema on the same server. Each statement is a
 //! separate transaction, as durable as ours and with the same isolation level.
 //!
-//! Over 400 lines because the floor, the tables that it shares with the store, and what is measured
-//! on them belong together.
+//! This file is over 400 lines long because the floor, the tables that it shares with the store,
+//! and what is measured on them belong together.
 
 use std::fmt::Write as _;
 use std::str::FromStr as _;

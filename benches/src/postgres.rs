@@ -6,8 +6,8 @@
 //! separate transaction, as durable as ours. What the store adds is its SQL, its connections, and
 //! the checks of the answer.
 //!
-//! Over 400 lines because the floor, the tables that it shares with the store, and what is measured
-//! on them belong together.
+//! This file is over 400 lines long because the floor, the tables that it shares with the store,
+//! and what is measured on them belong together.
 
 use std::str::FromStr as _;
 use std::sync::Arc;

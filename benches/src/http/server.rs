@@ -82,7 +82,7 @@ impl Server {
     pub(crate) fn start(suite: &str) -> Result<Self, String> {
         let program = std::env::current_exe()
             .map_err(|error| format!("cannot find this program's path: {error}"))?;
-        // Pin this process to the other core, because the load generator runs in it.
+        // Pin this process, in which the load generator runs, to core 1. The server gets core 0.
         let own = std::process::id().to_string();
         let pinned = Command::new("taskset").args(["-a", "-p", "-c", "1", &own]).output();
         let pinned = pinned.is_ok_and(|output| output.status.success());

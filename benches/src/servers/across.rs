@@ -174,8 +174,9 @@ pub(crate) fn wake_up(
             .map(|at| {
                 let (engine, to) = (engine.clone(), Arc::clone(&other.to));
                 let key = format!("wake-{group}-{at}");
-                // The pauses differ, so they are not in step with the polls, and they are long
-                // enough for the longest poll interval.
+                // The pauses differ, so that they are not in step with a waiter's polls. If the
+                // store has no notifications, a waiter reaches its longest poll interval, 40 ms,
+                // within each pause.
                 let pause = 120 + (group * 37 + at * 61) % 97;
                 runtime.spawn(async move {
                     let since = AtomicI64::new(0);

@@ -40,7 +40,7 @@ impl Drop for Awake {
             if let Ok(Some(status)) = spinner.try_wait() {
                 warn(&format!("a spinner ended early: {status}"));
             }
-            // A child that has already ended needs no kill.
+            // Ignore any error: a child that has already ended cannot be killed.
             let _ = spinner.kill();
             let _ = spinner.wait();
         }

@@ -97,7 +97,7 @@ fn plant(place: &Place, scope: &str, key: &str, state: u8, token: &str) {
 /// Fills the store. A scan meets the many records before those that the guide names.
 fn filled() -> Place {
     let place = Place::sqlite();
-    // A run that began two hours ago.
+    // This run seems to have begun two hours ago.
     let mut old = Command::new("faketime");
     old.args(["-f", "-2h", env!("CARGO_BIN_EXE_retryproof"), "run", "backup", "old", "--", "true"]);
     old.env("IDEMPOTENCY_STORE", &place.url).env("IDEMPOTENCY_INSTANCE", "pod-7");

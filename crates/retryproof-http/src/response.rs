@@ -31,7 +31,7 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 static COMMON_HEADER_NAMES: LazyLock<Vec<HeaderName>> =
     LazyLock::new(|| COMMON_NAMES.iter().copied().map(HeaderName::from_static).collect());
 
-/// The parts of a request that the filter needs to create one of its own responses.
+/// The filter, and the parts of a request that it uses to create one of its own responses.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseContext<'a> {
     pub(crate) filter: &'a Inner,

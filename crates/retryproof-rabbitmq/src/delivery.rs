@@ -102,15 +102,15 @@ impl Delivery {
         self.0.message.header(name)
     }
 
-    /// The exchange to which the message was first published. A delayed copy has the exchange of
-    /// its original.
+    /// The exchange to which the message was first published. For a delayed copy, this is the
+    /// exchange of the original.
     #[must_use]
     pub fn exchange(&self) -> &str {
         self.0.message.exchange()
     }
 
-    /// The routing key with which the message was first published. A delayed copy has the key of
-    /// its original.
+    /// The routing key with which the message was first published. For a delayed copy, this is the
+    /// routing key of the original.
     #[must_use]
     pub fn routing_key(&self) -> &str {
         self.0.message.routing_key()
@@ -219,15 +219,15 @@ impl Message {
         header(&self.properties, name)
     }
 
-    /// The exchange to which the message was first published. A delayed copy has the exchange of
-    /// its original.
+    /// The exchange to which the message was first published. For a delayed copy, this is the
+    /// exchange of the original.
     #[must_use]
     pub fn exchange(&self) -> &str {
         &self.exchange
     }
 
-    /// The routing key with which the message was first published. A delayed copy has the key of
-    /// its original.
+    /// The routing key with which the message was first published. For a delayed copy, this is the
+    /// routing key of the original.
     #[must_use]
     pub fn routing_key(&self) -> &str {
         &self.routing_key

@@ -268,7 +268,8 @@ fn check_settings(
                     "The server cannot write to its disk (`{name}` is `{status}`), so it refuses \
                      writes, or loses them when it stops."
                 ),
-                "Read the server's log; free disk space, or correct the rights of its folder.",
+                "Find the cause in the server's log; then free disk space, or correct the permissions \
+                 of the server's data directory.",
             ));
         }
     }

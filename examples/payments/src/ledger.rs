@@ -145,7 +145,7 @@ impl Ledger {
         Ok(Self::Postgres(pool))
     }
 
-    /// Charges in a commit of its own, separate from the record's commit.
+    /// Makes a charge and commits it separately from the record.
     pub(crate) async fn charge_apart(&self, order: &Order) -> Result<Receipt, BoxError> {
         match self {
             Self::Sqlite(connection) => {

@@ -32,12 +32,12 @@ const REFERENCE: [(&str, u64); 9] = [
 /// The length of a run for which the minimum counts are stated.
 const REFERENCE_SECS: u64 = 600;
 
-/// Of a hundred operations, so many must overlap a time at which something was really wrong,
-/// however long the run was.
+/// The minimum percentage of operations that overlap a time at which something was really wrong,
+/// for a run of any length with pauses.
 const OVERLAP_PERCENT: u64 = 30;
 
-/// The same for a run without pauses: a killed process is replaced at once, a server soon, and
-/// nothing is wrong most of the time.
+/// The same for a run without pauses. Nothing is wrong for most of such a run, because a killed
+/// process is replaced at once, and a server soon.
 const OVERLAP_WITHOUT_PAUSES: u64 = 2;
 
 /// How often each kind of event happened.
@@ -163,7 +163,7 @@ impl Counts {
             "connections cut or delayed" => self.cuts,
             "processes with a wrong clock" => self.skewed,
             "interventions that met a holder or taker" => self.races,
-            "operations of a hundred that overlap a fault" => {
+            "percentage of operations that overlap a fault" => {
                 self.overlapping * 100 / self.operations.max(1)
             }
             _ => 0,
@@ -217,7 +217,7 @@ fn minima(run: &Run) -> Vec<(&'static str, u64)> {
     // in which all operations run.
     if manifest.workers > 1 && manifest.faults.iter().any(|fault| fault != "lose") {
         let least = if asked("stop") { OVERLAP_PERCENT } else { OVERLAP_WITHOUT_PAUSES };
-        minima.push(("operations of a hundred that overlap a fault", least));
+        minima.push(("percentage of operations that overlap a fault", least));
     }
     if manifest.races > 0 {
         minima.push(("interventions that met a holder or taker", manifest.races));

@@ -220,9 +220,9 @@ impl Slot {
         let early = Tick::from(flaw == Some(Defect::EarlyTakeover));
         let forgets = Tick::from(flaw == Some(Defect::ForgetsEarly));
         let (mut token, took_over) = match self.record {
-            // ACQ-9: the answer to the owner's first acquire was lost. The owner still holds the
-            // lease, expired or not, with the same token, and the answer says whether the grant was
-            // a takeover.
+            // ACQ-9: the owner repeats its acquire, because the answer to the first one was lost.
+            // It gets its lease again, even an expired one, with the same token, and the new answer
+            // says whether the first grant was a takeover.
             Record::InProgress(held) if held.owner == owner => {
                 (held.token, held.took_over && flaw != Some(Defect::TakeoverForgotten))
             }

@@ -52,9 +52,9 @@ impl Log {
     }
 }
 
-/// The work of a handler, with a span of its own.
+/// A handler that opens the span `charge`.
 async fn charge() -> HttpResponse {
-    // The handler has to wait, so it continues in a task.
+    // This wait suspends the handler, which then continues in a task.
     tokio::time::sleep(Duration::from_millis(1)).await;
     drop(tracing::info_span!("charge"));
     HttpResponse::Ok().finish()

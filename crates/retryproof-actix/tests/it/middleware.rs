@@ -247,7 +247,8 @@ async fn http_7_a_panic_goes_on_outside_and_frees_the_key() {
         move || {
             let run = runs.next();
             async move {
-                // The handler panics once in its first poll, and once in its own task.
+                // The first run panics in its first poll. The second run is suspended, and panics
+                // when it continues in a task.
                 if run == 2 {
                     tokio::task::yield_now().await;
                 }
@@ -320,7 +321,7 @@ async fn http_15_a_guard_around_the_guard_of_the_same_route_decides_alone() {
     assert_eq!(send(&app, post("/orders", "k").to_request()).await.text(), "1");
     assert!(send(&app, post("/orders", "k").to_request()).await.is_replay());
     assert_eq!(runs.count(), 1);
-    // The inner policy has no record of its own: under its scope the key is new.
+    // The inner policy recorded nothing, so the key is new under the scope `inner`.
     let inner = app!(&filter, || async { HttpResponse::Ok().body("fresh") });
     assert_eq!(send(&inner, post("/orders", "k").to_request()).await.text(), "fresh");
 }

@@ -153,7 +153,8 @@ async fn http_18_each_answer_of_an_annotated_handler_says_how_it_was_served() {
         (post("/orders", "k").set_payload("2"), Served::Mismatch),
         (post("/orders", "a,b"), Served::Refused(Code::KeyInvalid)),
         (TestRequest::post().uri("/orders"), Served::Unguarded),
-        // The request is rejected before the key is looked up, after the grant, and without a key.
+        // The handler's arguments reject the next three requests: the first before its key is
+        // looked up, the second after the grant, and the third without a key.
         (post("/nobody", "n"), Served::Unguarded),
         (post("/json", "j").insert_header(json).set_payload("no json"), Served::Released),
         (TestRequest::post().uri("/nobody"), Served::Unguarded),

@@ -60,7 +60,8 @@ async fn http_7_a_body_that_is_marked_or_late_is_sent_as_it_comes() {
     let mut web = engine.config().web.clone();
     web.collect_timeout = Duration::from_millis(50);
     let late = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build().unwrap();
-    // The default time limit for a body is too long for this test.
+    // The handler's body never ends. The filter `late` stops waiting for it after 50 ms, because
+    // the default limit is too long for this test.
     for (fate, filter) in [(AnswerFate::Stream, filter()), (AnswerFate::Store, late)] {
         let app = app!(&filter, move || async move {
             HttpResponse::Ok().message_body(Endless(false)).unwrap().with_fate(fate)

@@ -183,7 +183,7 @@ fn ops_3_a_declined_question_and_a_missing_terminal_change_and_log_nothing() {
     let help = out(&bare().arg("--help").output().unwrap());
     assert!(line(&help, "2 ").join(" ").contains("confirmation"), "{help}");
     assert!(line(&help, "4 ").join(" ").contains("your answer to the question"), "{help}");
-    // After the answer `y`, the forget takes place.
+    // If the answer is `y`, the record is forgotten.
     let (confirmed, said) = answered(place.retryproof(forget), "y\n");
     assert!(confirmed == 0 && said.contains("requested"), "{confirmed}: {said}");
 }

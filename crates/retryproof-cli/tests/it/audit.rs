@@ -200,7 +200,8 @@ fn ops_10_nothing_changes_without_privileges_on_the_audit_table() {
         let (scheme, rest) = owner.url.split_once("://").unwrap();
         let (_, rest) = rest.split_once('@').unwrap();
 
-        // The service migrates when it starts, which succeeds as before.
+        // The service migrates when it starts. This succeeds although its user has no privileges on
+        // the audit table.
         let place = Place::on(format!("{scheme}://{user}:secret@{rest}"));
         assert_eq!(json(&place, &["migrate"])["can_audit"], false);
         a_service_works(&place);
@@ -214,7 +215,7 @@ fn ops_10_nothing_changes_without_privileges_on_the_audit_table() {
         assert_eq!(code(&change(&place, "forget", "k", &token)), 0);
         assert_eq!(json(&place, &["audit"]).as_array().unwrap().len(), 2);
 
-        // The table is missing, and the service may not create it: it starts nevertheless.
+        // The service also starts if the audit table is missing and its user may not create it.
         sql(&owner, &format!("DROP TABLE {quote}{records}_audit{quote}"));
         assert_eq!(json(&place, &["migrate"])["can_audit"], false);
         a_service_works(&place);

@@ -139,7 +139,8 @@ pub(crate) fn a_key_of_another_type_is_refused(place: &Place) {
     let prefix = place.url.split("prefix=").nth(1).unwrap();
     // Only keys of records contain a brace here.
     let found = redis(&place.url, &[b"KEYS", format!("{prefix}:{{*").as_bytes()]);
-    // The answer with one key: `*1`, its length, and the key.
+    // The answer has three lines: `*1`, which is the number of keys, the length of the key, and the
+    // key.
     let mut lines = found.splitn(3, |byte| *byte == b'\n');
     assert_eq!(lines.next(), Some(&b"*1\r"[..]));
     let key = lines.nth(1).unwrap().strip_suffix(b"\r\n").unwrap();
@@ -160,7 +161,7 @@ pub(crate) fn a_key_of_another_type_is_refused(place: &Place) {
         "{}",
         err(&imported)
     );
-    // Scans do not see keys of other types.
+    // A scan skips a Redis key whose type is not string.
     assert_eq!(json(place, &["ls"]), Value::Array(Vec::new()));
     assert_eq!(redis(&place.url, &[b"LLEN", key]), b":1\r\n", "the list stays");
     redis(&place.url, &[b"DEL", key]);

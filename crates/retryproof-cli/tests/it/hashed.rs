@@ -19,7 +19,7 @@ pub(crate) fn hashed_records_are_found_and_changed(place: &Place) {
         assert_eq!((code(&ran), out(&ran)), (3, "canary\n".to_owned()), "{}", err(&ran));
     }
 
-    // Only digests can be listed; the key and the digest lead to the same record.
+    // `ls` prints only the digest. `get` finds the record by its key and by its digest.
     let listed = json(place, &["ls", "--show-keys"]);
     let stored = listed[0]["key"].as_str().unwrap();
     assert!(listed.as_array().unwrap().len() == 1 && stored.len() == 64, "{listed}");
@@ -37,7 +37,7 @@ pub(crate) fn hashed_records_are_found_and_changed(place: &Place) {
         assert_eq!(code(&get), expected, "{}", err(&get));
     }
 
-    // Every verb refuses another secret, or none; so does the migration.
+    // `get` and `migrate` refuse to run with another secret, or without a secret.
     for verb in [&["get", "work", "canary"][..], &["migrate"]] {
         let mut other = place.retryproof(verb);
         let other = other.env(SECRET_VARIABLE, "canary-".repeat(5)).output().unwrap();

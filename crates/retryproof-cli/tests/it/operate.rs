@@ -70,7 +70,7 @@ pub(crate) fn records_are_listed_and_changed(place: &Place) {
         "--ttl",
         "P1D",
     ];
-    // The second time, as after a lost answer, nothing changes.
+    // Run the command twice, as after a lost answer. The second run changes nothing.
     for outcome in ["applied", "already_applied"] {
         let (resolved, said) = change(place, &resolve);
         assert_eq!(resolved, 0, "{said}");
@@ -156,7 +156,7 @@ fn ops_3_a_repeated_forget_or_erase_spares_the_next_result() {
 #[test]
 fn ops_3_a_repeated_resolve_is_told_from_a_late_holder() {
     let place = Place::sqlite();
-    // The holder completes late, before the operator's resolve.
+    // The holder completes late, but before the operator resolves the record.
     let token = completed(&place);
     let resolve = |code| {
         let resolve = ["resolve", "work", "k", "--token", &token, "--exit-code", code];

@@ -14,7 +14,7 @@ fn a_closed_pipe_is_no_failure() {
         &["--help"],
     ];
     for verb in verbs {
-        // The reading end is closed first, so that even a short text meets a closed pipe.
+        // The reading end is closed first, so that even a short text is written to a closed pipe.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = place.retryproof(verb).stdout(writer).output().unwrap();

@@ -80,7 +80,7 @@ fn a_command_that_cannot_start_frees_the_key() {
         assert!(err(&failed).contains("could not be started"), "{}", err(&failed));
     }
     assert_eq!(out(&place.run(&[], "echo ran").output().unwrap()), "ran\n");
-    // A command that itself ends with these codes has a result.
+    // If the command itself exits with 125, 126 or 127, its result is recorded.
     for expected in [125, 126, 127] {
         let key = expected.to_string();
         let script = format!("echo run >> {key}; exit {expected}");
@@ -112,7 +112,7 @@ fn run_1_a_paused_reader_delays_the_command_but_not_the_heartbeat() {
     let options = ["--lease", "PT1S", "--wait", "PT0S"];
     let mut first = started(&mut place.run(&options, "echo > up; seq 1 400000; echo end"));
     eventually("the start of the command", || place.path("up").exists().then_some(()));
-    // More than the lease passes while the pipe is full.
+    // The pipe stays full for longer than the lease.
     for _ in 0..3 {
         let waited = place.run(&["--lease", "PT1S", "--wait", "PT1S"], "echo again").output();
         assert_eq!(code(&waited.unwrap()), 75);

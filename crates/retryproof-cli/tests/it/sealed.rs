@@ -255,7 +255,7 @@ async fn seal_8_the_keys_can_be_in_postgres() {
     assert!(out(&rotated).contains("\"keys_wrapped\": 1"), "{}", out(&rotated));
     std::fs::write(place.path("master"), OTHER).unwrap();
     assert_eq!(out(&verb(&work, 0)), "canary\n");
-    // If the database of the keys also has a table of records, the command warns.
+    // If the database that keeps the keys also has a table of records, the command warns.
     let warned = "also has the table `retryproof_records`";
     assert!(!err(&verb(&work, 0)).contains(warned));
     let records = format!("CREATE TABLE {schema}.retryproof_records ()");

@@ -53,7 +53,7 @@ impl Place {
         Self { folder, url, is_hashed: true, is_sealed: false }.migrated()
     }
 
-    /// The store of a server, with tables or a prefix of its own.
+    /// A place with the store at `url`, which is migrated.
     pub(crate) fn on(url: String) -> Self {
         let folder = Folder::new("cli").expect("a folder");
         Self { folder, url, is_hashed: false, is_sealed: false }.migrated()

@@ -29,8 +29,8 @@ pub(crate) fn answered(mut command: Command, input: &str) -> (i32, String) {
         .stderr(Stdio::from(terminal()))
         .spawn()
         .unwrap();
-    // This value has the terminal open. Drop it, because a read from the terminal ends only when no
-    // process has it open.
+    // `command` still has the terminal open. Drop it, because a read from the terminal ends only
+    // when no process has it open.
     drop(command);
     let mut controller = File::from(controller);
     controller.write_all(input.as_bytes()).unwrap();
@@ -51,7 +51,7 @@ fn a_terminal_without_colour_gets_none() {
         &["no-verb"],
         &["--help"],
         &["ls"],
-        // Logs a warning.
+        // This command logs a warning.
         &["run", "--lease", "PT0.5S", "work", "k", "--", "true"],
     ];
     let coloured = |verb: &[&str], settings: &[(&str, &str)]| {

@@ -113,7 +113,7 @@ fn http_16_get_finds_the_records_of_the_filter() {
         assert_eq!(record["body"]["body"]["text"], "{\"id\":1}");
         assert!(record["body"]["headers"].to_string().contains("[\"location\",\"/o/1\"]"));
     }
-    // A stored key that begins with a dash follows `--`.
+    // A stored key that begins with a dash must be passed after `--`.
     let stored = ["get", "orders", "--body", "--", "-:order-17"];
     let text = out(&place.retryproof(stored).output().unwrap());
     assert!(text.contains("HTTP status 201\n") && text.contains("location: /o/1\n"), "{text}");

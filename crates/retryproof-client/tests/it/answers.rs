@@ -78,7 +78,8 @@ async fn http_9_trailers_stay() {
 async fn http_13_what_is_too_long_to_be_held_arrives_as_a_stream() {
     let pieces = || Pieces::body([data(b"12345"), data(b"67890"), data(b"abc")]);
     let client = |server: &Server| server.client(|b| b.held_bytes(8));
-    // The answer is too long by its declared length, or when it passes the limit.
+    // The first answer declares a length above the limit. The second declares no length, so the
+    // client notices only while it reads the body.
     for headers in [&[("content-length", "13")][..], &[]] {
         let server = Server::with([with(200, headers, pieces())]);
         let answer = client(&server).post(URL).send().await.unwrap();

@@ -140,7 +140,7 @@ async fn a_key_that_cannot_be_one_is_refused_before_anything_is_sent() {
         let error = client.post(URL).idempotency_key(key).send().await.unwrap_err();
         assert_eq!(kind(&error), Some(ErrorKind::InvalidKey), "{error}");
     }
-    // A valid key does not hide an invalid key after it.
+    // A request with a valid key and then an invalid key is refused too.
     let twice = client.post(URL).idempotency_key("good").idempotency_key("");
     assert_eq!(kind(&twice.send().await.unwrap_err()), Some(ErrorKind::InvalidKey));
     assert!(server.sent().is_empty());

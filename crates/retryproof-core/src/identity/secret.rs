@@ -319,7 +319,7 @@ mod tests {
         for other in [stored("ab", "c", &one), stored("a", "bd", &one), stored("a", "bc", &two)] {
             assert_ne!(digest, other);
         }
-        // A client cannot reach a record by sending the record's digest as its key.
+        // A client cannot reach a record by sending the record's digest as a key.
         assert_ne!(stored("a", &digest, &one), digest);
     }
 

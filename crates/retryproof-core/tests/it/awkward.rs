@@ -203,11 +203,12 @@ async fn sto_4_sto_5_a_purge_that_is_never_answered_is_a_failed_round() {
     // work than any other call.
     assert!(began.elapsed() >= Duration::from_secs(30), "{:?}", began.elapsed());
     assert_eq!(engine.purge().await.unwrap(), Some(0));
-    // The engine's task continues after such a round.
+    // After a round that was never answered, the engine's purge task continues.
     let store = awkward(1_000, false, MS);
     let engine = store.engine(|_| {});
     held(&engine, "k").await.release().await.unwrap();
-    // Each pause is up to a tenth longer than the interval (STO-6).
+    // Each pause is up to a tenth longer than the interval (STO-6). The first round is cut off
+    // after 30 s.
     sleep(Duration::from_secs(66 + 30 + 66 + 1)).await;
     assert_eq!(store.0.purges.load(Ordering::SeqCst), 2);
 }
@@ -246,7 +247,7 @@ async fn acq_6_a_store_that_says_late_that_nothing_changed_costs_a_waiter_one_ca
         assert!(took <= WAIT + OPERATION + 2 * MS, "busy {busy}: {took:?}, {ended:?}");
         assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unavailable, "busy {busy}");
     }
-    // The wait of a caller whose completion was refused only peeks.
+    // A caller whose completion was refused only peeks while it waits.
     let store = awkward(1_000, false, OPERATION - 10 * MS);
     let engine = store.engine(|_| {});
     let _holder = held(&engine, "k").await;

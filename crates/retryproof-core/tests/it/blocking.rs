@@ -76,7 +76,7 @@ fn run_4_blocking_error_of_unknown_effect_leaves_the_key_to_the_lease() {
         Err::<bool, _>("timed out")
     });
     assert!(matches!(failed, Err(ExecuteError::Held { error: "timed out", .. })));
-    // The call waits for the rest of the lease.
+    // This call waits until the lease of the failed call ends.
     let next =
         engine.execute_with(ctx("h"), |lease| Ok::<_, &str>(lease.attempt() == Attempt::Takeover));
     assert_eq!(next.unwrap(), Outcome::Executed(true));
@@ -111,8 +111,8 @@ fn run_5_an_end_that_is_refused_inside_a_runtime_is_finished_in_the_background()
         );
         assert_eq!(released.release().unwrap_err().kind(), ErrorKind::Unsupported);
     });
-    // The leases last longer than these calls wait. Without the ends in the background, both calls
-    // would find their key in flight.
+    // The leases last longer than these calls wait. If the leases had not been ended in the
+    // background, both calls would find their key in flight.
     let again = |key: &str| engine.execute(long(key), || Ok::<_, std::io::Error>(1)).unwrap();
     assert_eq!(again("completed"), Outcome::Replayed(9));
     assert_eq!(again("released"), Outcome::Executed(1));

@@ -2,7 +2,7 @@
 //! CFG-1: every key from both sources, which values each refuses, and what the messages show and
 //! hide.
 //!
-//! Over 400 lines because every key has a row here.
+//! This file is over 400 lines long because every key has a row here.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

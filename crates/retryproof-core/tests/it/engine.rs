@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine on the memory store, in paused time: outcomes, waits, heartbeats, ends.
 //!
-//! Over 400 lines because the outcomes of each stage of the engine belong together.
+//! This file is over 400 lines long because the outcomes of each stage of the engine belong
+//! together.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -281,7 +282,8 @@ async fn cmp_2_a_refused_completion_is_answered_with_the_takers_result() {
     let Acquisition::Granted(held) = engine.try_acquire(&ctx("k")).await.unwrap() else {
         panic!("granted")
     };
-    // The owner hangs beyond its lease and sends no beat, as a paused process does.
+    // With this `max_hold`, the owner sends no beats, so its lease ends while it works, as in a
+    // process that is paused.
     let config = {
         let mut c = IdempotencyConfig::default();
         c.max_hold = 10 * MS;

@@ -43,7 +43,7 @@ impl Clock for CountedClock {
 async fn run_8_run_7_observers_and_the_log_get_one_and_the_same_outcome_of_each_call() {
     let (told, _listening) = Told::listen();
     let (engine, heard, faults) = faulty();
-    // The log has more fields than the event only if the call had a lease.
+    // If the call had a lease, the log line has more fields than the event.
     let told = |expected: &str| {
         let (log, ends) = (told.outcomes(), heard.ends());
         assert_eq!(ends, [expected]);
@@ -110,7 +110,7 @@ async fn run_8_run_7_a_call_that_the_engine_refuses_before_the_store_is_told_too
         (told.outcomes(), heard.ends()),
         (vec![refused.to_owned()], vec![refused.to_owned()])
     );
-    // HTTP calls begin with `begin_acquire`.
+    // HTTP calls begin with `begin_acquire`. Here, its future is never polled.
     drop(engine.begin_acquire(&quick("k")));
     assert_eq!(heard.ends().len(), 0, "not polled");
     engine.shutdown(Duration::ZERO).await;
@@ -143,7 +143,7 @@ async fn run_8_each_call_that_waits_is_told_once_how_long_and_how_it_ended() {
     assert_eq!(heard.ends(), ["executed", "replayed"]);
     assert_eq!(*heard.took.lock(), 40 * MS, "of the whole call");
 
-    // A wait that ends in a grant: the lease's event says how long its call had waited.
+    // If a wait ends in a grant, the lease's event says how long the call waited.
     #[derive(Debug, Default)]
     struct Grants(Mutex<Vec<(Attempt, Duration)>>);
     impl Observer for Grants {
@@ -224,7 +224,7 @@ async fn run_8_each_store_call_is_told_with_its_operation_duration_and_error() {
     assert!(matches!(engine.try_acquire(&of("h", 1, 10 * MS)).await, Ok(Acquisition::InFlight(_))));
     assert_eq!(heard.calls(), ["acquire", "acquire"]);
     drop(holder);
-    // After a lost answer, the call is repeated once (ACQ-9): each counts as a call.
+    // After a lost answer, the acquire is repeated once (ACQ-9), and each attempt is reported.
     faults.fail_next(Operation::Acquire, 1, Fault::AnswerLost);
     drop(engine.execute(quick("l"), succeed).await);
     assert_eq!(heard.calls(), ["acquire: Unavailable", "acquire", "complete"]);

@@ -33,8 +33,8 @@ fn draw() -> Vec<u8> {
 
 #[test]
 fn acq_9_owner_ids_are_unique_on_all_sides_of_a_fork() {
-    // The parent is warmed up before it forks: this thread has drawn ids, and a replay did not use
-    // the id that it drew.
+    // Warm up the parent before it forks: this thread draws ids, and at least one of them is left
+    // unused by a replay.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let engine = IdempotencyEngine::new(MemoryStore::new());

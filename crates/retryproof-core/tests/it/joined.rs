@@ -2,7 +2,8 @@
 //! CMP-7 in the engine, on a toy database: the order of steps, every way to end, and one terminal
 //! event for each lease.
 //!
-//! Over 400 lines because the toy database belongs beside the tests that read its log.
+//! This file is over 400 lines long because the toy database belongs beside the tests that read its
+//! log.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -758,7 +759,8 @@ async fn cmp_7_complete_in_is_told_how_the_transaction_ended() {
     assert_eq!(world.ends(), (1, 1, 0));
     drop(held(&world, "2").await);
     assert_eq!(world.ends(), (1, 2, 0));
-    // The commit is in doubt, with either result.
+    // The commit is in doubt. With `Fault::Reply`, it took effect; with `Fault::Commit`, it did
+    // not.
     for fault in [Fault::Reply, Fault::Commit] {
         world.db.set(fault);
         let (held, mut tx) =
@@ -958,7 +960,7 @@ async fn ctx_5_cmp_7_an_unanswered_commit_stays_in_doubt_without_a_record() {
         }
         assert_eq!(world.db.rows().len(), usize::from(fault == Fault::Reply));
         assert_eq!(world.counters.read().unguarded, 1);
-        // The result matches that of `execute` after a rollback.
+        // If the caller calls `commit` itself, the result does not count as recorded either.
         let (held, mut tx) = (held(&world, "b").await, world.joined.begin().await.unwrap());
         tx.write("b");
         world.db.set(fault);

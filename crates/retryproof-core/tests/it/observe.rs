@@ -258,7 +258,8 @@ async fn acq_13_what_waiters_keep_in_memory_has_a_bound_over_all_identities() {
     assert!(turned_away("b", usize::MAX).await, "no sum wraps around");
     assert!(!turned_away("b", 40).await, "exactly the bound waits");
     assert!(!turned_away("a", 0).await, "a waiter that keeps nothing waits");
-    // Every end of a wait returns the bytes: here a deadline, and then a drop.
+    // A wait returns its bytes however it ends. The first wait ends at its deadline, and the second
+    // is dropped.
     let _ = first.await.unwrap();
     let second = tokio::spawn(keeping("a", 100));
     sleep(MS).await;

@@ -373,8 +373,8 @@ async fn seal_5_the_result_of_a_resolve_is_sealed() {
             assert!(matches!(forced, Forced::Applied), "{forced:?}");
         }
         assert!(!contains(world.stored(key).await.sealed().expect("sealed"), "canary"));
-        // The owner id in the store is not a digest of the value, by which a guess of the value
-        // could be checked.
+        // If the owner id in the store were a digest of the value, anyone who can read the store
+        // could check a guess of the value.
         let ForceAction::Resolve { by, done } = &resolve.action else { panic!("{resolve:?}") };
         let guessed = world.raw.complete(&id(key), *by, done).await.unwrap();
         assert_eq!(guessed, FencedWrite::NotOwner);

@@ -126,7 +126,7 @@ async fn ctx_6_what_the_guard_would_have_run_is_recorded_once() {
     };
     let body = |stored: &retryproof_core::StoredResult| format!("{:?}", stored.open(None).unwrap());
     assert_eq!(body(&stored), body(&again), "the first result stays");
-    // With the guard on, the record of the shadow mode is replayed.
+    // An engine that guards the scope replays the record that was written in shadow mode.
     let guarded = IdempotencyEngine::new(store);
     let replayed = guarded.execute(ctx, || async { Ok::<u32, &str>(3) }).await.unwrap();
     assert_eq!(replayed, Outcome::Replayed(1));
@@ -186,8 +186,8 @@ async fn ctx_6_a_store_that_is_away_blocks_nothing() {
     for value in 0..20 {
         run(&engine, of("c", &[1, 1]), value).await;
     }
-    // Each call waits for half of the time limit until the circuit opens, and then one call at a
-    // time does.
+    // Until the circuit opens, each call waits for half of the operation timeout. After that, at
+    // most one call at a time waits.
     assert!(began.elapsed() <= Duration::from_millis(20 * 2_500), "{:?}", began.elapsed());
     assert_eq!(verdicts.take(), [refused; 20]);
 }

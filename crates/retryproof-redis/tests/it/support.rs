@@ -50,7 +50,7 @@ pub(crate) fn own_prefix() -> String {
         .fold("t".to_owned(), |name, byte| format!("{name}{byte:02x}"))
 }
 
-/// A separate connection, to the server of a `redis://` URL.
+/// A connection that is independent of the store's, to the server that the `redis://` URL names.
 pub(crate) async fn stranger(url: &str) -> MultiplexedConnection {
     let client = redis::Client::open(url).expect("a URL");
     client.get_multiplexed_async_connection().await.expect("a connection")

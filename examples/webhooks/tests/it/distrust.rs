@@ -94,7 +94,8 @@ async fn http_2_what_has_no_usable_id_is_400_and_leaves_no_record() {
         );
     }
     has_no_record(&receiver).await;
-    // An id may contain any printable characters, and may be as long as a key.
+    // An id may contain any printable ASCII characters, and have up to 255 of them, like a key in a
+    // header (HTTP-2).
     for id in ["evt 1, \\\"quoted\\\" \\\\", &"x".repeat(255)] {
         is_unused(&receiver, id).await;
     }

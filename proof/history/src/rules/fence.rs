@@ -96,8 +96,9 @@ pub fn s9(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             continue;
         };
         let shown = |op: &Op| [release.lines[0], release.lines[1], op.lines[0], op.lines[1]];
-        // If another acquire may have arrived after the release, late or a second time, the taker
-        // may have taken over the lease of that acquire.
+        // An acquire that was delayed or delivered twice may have reached the store after the
+        // release. The taker may then have taken over the lease that this acquire was granted,
+        // which is allowed.
         if let Some((taker, _)) = known.get(at + 1)
             && let Some(grant) = taker.grants(story).next()
             && !story.strangers(&[taker.owner], grant)

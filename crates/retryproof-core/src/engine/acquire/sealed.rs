@@ -35,8 +35,8 @@ impl<'a> AcquireLoop<'a> {
     ) -> Result<Acquisition> {
         let (subject, fingerprint) = (self.ctx.subject(), self.ctx.fingerprint());
         let limit = match self.durations.guarding {
-            // In shadow mode, getting the key may take only half of the operation timeout, as a
-            // call to the store may (CTX-6).
+            // In shadow mode, getting the key may take at most half of the operation timeout. The
+            // same limit applies to a call to the store (CTX-6).
             Guarding::Shadow => self.store.operation_timeout() / 2,
             Guarding::On | Guarding::Off => self.store.operation_timeout(),
         };

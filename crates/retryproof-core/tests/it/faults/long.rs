@@ -93,7 +93,7 @@ async fn run_1_run_2_many_long_leases_that_rest_between_tries_keep_no_short_one_
         }
         assert_eq!(lab.counters.read().loss_noticed, 0, "{outage:?}");
         assert!(lab.faults.injected() >= 200, "{outage:?}: {} beats failed", lab.faults.injected());
-        // The long leases tried again a twentieth of their lease later.
+        // Each failed beat was repeated a twentieth of the long lease later.
         let answered =
             lab.log.entries().into_iter().filter(|call| call.operation == Operation::Extend);
         let long =
@@ -120,7 +120,8 @@ async fn run_2_run_6_a_lease_that_rests_between_tries_is_lost_when_it_ends_and_a
         assert_eq!(held.lease().lost().await, loss);
         let told = began.elapsed();
         assert!(told >= after && told <= after + Duration::from_millis(5), "{loss:?}: {told:?}");
-        // The tries come from half of the lease on, every twentieth of it.
+        // The first try comes after half of the lease, and each further try a twentieth of the
+        // lease later.
         assert!(
             (6..=10).contains(&lab.faults.injected()),
             "{loss:?}: {} tries",

@@ -19,8 +19,8 @@ const MODES: [Outage; 3] = [Outage::Refuse, Outage::Swallow, Outage::Stall];
 #[tokio::test(start_paused = true)]
 async fn run_1_an_outage_of_four_tenths_of_a_lease_loses_nothing_whenever_it_begins() {
     for mode in MODES {
-        // The outage begins at any point within two leases after the grant, so at every phase of
-        // the first beats and of the later ones.
+        // Let the outage begin at 81 different moments within two leases after the grant, so that
+        // it meets every phase of the first beats and of later beats.
         for phase in 0..=80 {
             let begins = LEASE * phase / 40;
             let what = format!("{mode:?} from {begins:?} on");
@@ -28,7 +28,7 @@ async fn run_1_an_outage_of_four_tenths_of_a_lease_loses_nothing_whenever_it_beg
             let holder = lab.start(ctx("k", LEASE), Does::Succeeds(5 * LEASE));
             sleep(MS).await;
             let waiter = lab.start(ctx("k", 20 * LEASE), NOW);
-            // The waiter is waiting before the outage begins.
+            // Let the waiter begin its wait before the outage begins.
             sleep(MS).await;
             sleep(begins).await;
             lab.faults.begin_outage(mode);

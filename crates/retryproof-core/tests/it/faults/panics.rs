@@ -191,7 +191,7 @@ async fn sto_5_a_call_that_panics_before_it_has_a_future_is_a_failed_call() {
         assert!(failed.to_string().contains("panicked"), "{failed}");
         sleep(LEASE / 2).await;
         panics.store(1, Ordering::SeqCst);
-        // HTTP calls begin with `begin_acquire`.
+        // HTTP calls begin with `begin_acquire`, which must not pass on a panic of the store.
         drop(engine.begin_acquire(&quick("now")));
         let Acquisition::Granted(held) = engine.try_acquire(&quick("release")).await.unwrap()
         else {

@@ -54,8 +54,8 @@ async fn run_2_a_store_further_away_than_a_lease_tells_the_holder_and_keeps_outc
             "{percent} %: no takeover, so the completion counts"
         );
 
-        // If a rival with a fast store takes over, the slow holder is fenced and answers as the
-        // rival does.
+        // If a rival with a fast store takes over, the slow holder is fenced, and its call returns
+        // the rival's result.
         let rival = IdempotencyEngine::new(store.clone());
         let runs = Arc::<AtomicU32>::default();
         let rivalling = async {

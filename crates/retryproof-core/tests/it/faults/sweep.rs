@@ -65,7 +65,7 @@ impl Story {
                 assert!(ended.value().is_some(), "{what}: {ended:?}");
             }
         }
-        // One accepted completion per key: two keys are worked on (S4).
+        // The calls use two keys, and at most one completion per key is accepted (S4).
         assert!(lab.completions() <= 2, "{what}: {:?}", lab.log);
         // All callers that got a recorded value of a key got the same value (S5).
         let recorded = |ended: &&Ended| ended.recorded() == Some(Recorded::Yes);

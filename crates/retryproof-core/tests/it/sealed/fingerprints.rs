@@ -28,7 +28,7 @@ async fn seal_6_fingerprints_are_stored_hidden_and_compared_as_before() {
         let answer = world.run(with("k", algorithm, byte)).await;
         assert!(matches!(answer, Err(ExecuteError::Mismatch)), "{answer:?}");
     }
-    // An adapter sees the fingerprint as it computed it (FP-3).
+    // An adapter gets the fingerprint in the form in which it computed it (FP-3).
     let acquired = world.engine.try_acquire(&of("k")).await.unwrap();
     let Acquisition::Complete(stored) = acquired else { panic!("{acquired:?}") };
     assert_eq!(stored.fingerprint(), Some(&Fingerprint::tagged(1, &[7; 32])));
