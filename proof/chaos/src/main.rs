@@ -14,6 +14,7 @@ mod engine;
 mod erased;
 mod forms;
 mod full;
+mod jumps;
 mod log;
 mod mono;
 mod nemesis;
@@ -58,6 +59,8 @@ fn main() -> ExitCode {
         Role::Sealer => sealed::run(&plan),
         Role::Full => full::run(&plan),
         Role::FullInside => full::inside(&plan),
+        Role::Jumps => jumps::run(&plan),
+        Role::JumpsInside => jumps::inside(&plan),
         Role::PowerLoss => power::run(&plan),
         Role::PowerCaller => power::call(&plan).map(|()| true),
         Role::Worker | Role::Settler => worker::run(&plan).map(|()| true),

@@ -11,6 +11,7 @@ usage: chaos [options]
        chaos power [--losses N] [--synchronous full|normal] [--swallow all|folders]: what a SQLite file
                    keeps when the power fails; swallowed syncs must be noticed
        chaos full [--store sqlite|postgres]: what happens on a full disk
+       chaos jumps [--store NAME]: what happens when the wall clock of a store jumps
   --store NAME|URL    sqlite (default), postgres, mariadb, redis, sentinel: a server of its own, which it may kill;
                       memory: one worker, without faults; or the URL of a server that runs
   --secs N            how long the run makes faults (default 30)
@@ -86,6 +87,9 @@ pub(crate) enum Role {
     /// system.
     Full,
     FullInside,
+    /// Makes the wall clock jump, after it has started itself again with one that can be moved.
+    Jumps,
+    JumpsInside,
 }
 
 /// `operation-timeout` of the workers' engines.
@@ -109,6 +113,8 @@ impl Plan {
             Some("power-caller") => Role::PowerCaller,
             Some("full") => Role::Full,
             Some("full-inside") => Role::FullInside,
+            Some("jumps") => Role::Jumps,
+            Some("jumps-inside") => Role::JumpsInside,
             _ => Role::Supervisor,
         };
         if role != Role::Supervisor {

@@ -4,6 +4,7 @@
 
 mod conformance;
 mod diagnose;
+mod memory;
 mod operate;
 mod replicas;
 mod round_trips;

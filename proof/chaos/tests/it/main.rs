@@ -10,6 +10,7 @@
 mod erased;
 mod forms;
 mod full;
+mod jumps;
 mod operators;
 mod planted;
 mod power;
