@@ -43,7 +43,7 @@ fn problems_of(file: &Source) -> Vec<String> {
     if lines > LONG && !head.any(|line| line.to_lowercase().contains(REASON)) {
         problems.push(format!(
             "{}: {lines} lines; split it, or give the reason in its first {REASON_WITHIN} lines \
-             (\"Over {LONG} lines because ...\")",
+             (\"This file is over {LONG} lines long because ...\")",
             file.path
         ));
     }

@@ -264,7 +264,7 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
     refuses(
         "http",
         "async fn pay(#[lease] lease: Lease) -> String { String::new() }",
-        "without a mark",
+        "as an argument, without `#[lease]`",
     );
     refuses(
         "key = order.id, hold_when = \"timeout\"",

@@ -169,14 +169,14 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
         errors.at(
             marked,
             "`#[tx]` is for functions with a `key`; an endpoint takes its transaction as an \
-             argument of the type `GuardedTx<..>`, without a mark",
+             argument of the type `GuardedTx<..>`, without `#[tx]`",
         );
     }
     for marked in function.marked(LEASE_MARK) {
         errors.at(
             marked,
             "`#[lease]` is for functions with a `key`; an endpoint takes its lease as an \
-             argument, without a mark",
+             argument, without `#[lease]`",
         );
     }
     let sig = &function.sig;

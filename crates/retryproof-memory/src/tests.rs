@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests what the conformance kit does not check: bounds, reclaiming, many threads, and long random
 //! walks compared with a plain map.
+//!
+//! This file is over 400 lines long because most of its tests use the same few functions.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -17,8 +17,8 @@ pub(crate) struct StoreTime {
 impl StoreTime {
     pub(crate) fn new(injected: Option<Arc<dyn Clock>>) -> Self {
         let now = injected.as_ref().map_or_else(|| SystemClock.now(), |clock| clock.now());
-        // The epoch is an hour before `now`, because a test can run the store on a clock that was
-        // stopped before `now`.
+        // The epoch is an hour before `now`, because a test can use the store in a runtime whose
+        // paused clock stopped before `now`.
         let epoch = now.checked_sub(Duration::from_secs(3_600)).unwrap_or(now);
         Self { epoch, injected }
     }

@@ -19,8 +19,8 @@ impl MemoryStore {
     /// `bytes` bytes.
     #[cold]
     pub(crate) fn make_room(&self, now: Now, bytes: u64) -> bool {
-        // End the search early only if it has found room for several records. If one were enough,
-        // every grant in a nearly full store would have to search.
+        // End the search early only if it has found room for several records. If room for one
+        // record were enough, every grant in a nearly full store would have to search.
         const SOME: u32 = 64;
 
         if !self.budget.worth_a_search(now.nanos) {

@@ -111,8 +111,8 @@ async fn apply(
     secret: Option<&IdentitySecret>,
 ) -> Result<(), Failure> {
     let found = meta_rows(connection, table).await?;
-    // Check the mark first, because a migration that ended early may have written the mark but no
-    // version.
+    // Check the mark of the identity secret first, because a migration that ended early may have
+    // written the mark but no version.
     found.check_secret(secret)?;
     for script in SCHEMA.pending(found.versions)? {
         // MySQL commits each statement of the script separately. A script that stopped halfway can
@@ -128,7 +128,8 @@ async fn apply(
 /// is usual for a service that migrates when it starts, the table is left to the next migration by
 /// another account.
 async fn add_audit_table(connection: &mut Connection, table: &str) -> Result<(), Failure> {
-    // Look for the table first, because CREATE needs its privilege even if the table exists.
+    // Look for the table first, because CREATE TABLE requires the privilege to create tables even
+    // if the table exists.
     let sql = Arc::from(HAS_AUDIT_TABLE.replace(DEFAULT_TABLE, table));
     let found = connection.run(&sql, &[], ResultKind::Rows, false).await;
     let Err(error) = found.map_err(classify_at_connect) else { return Ok(()) };

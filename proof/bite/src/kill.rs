@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kill test of a store with a defect, with the options of the gate.
+//! The kill test of a store with a defect, with the same options as in `cargo xtask test`.
 
 use std::path::PathBuf;
 use std::process::Command;

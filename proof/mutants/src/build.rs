@@ -52,7 +52,8 @@ pub(crate) type Program = PathBuf;
 /// One error of the compiler: the text, and the places that it names, the main one first.
 struct Fault {
     text: String,
-    /// Whether the types are wrong. Other errors may be due to the switch.
+    /// Whether the error is about types or names, and so is due to the mutation itself. Other
+    /// errors may be due to the switch.
     is_final: bool,
     places: Vec<(String, Range<usize>)>,
 }

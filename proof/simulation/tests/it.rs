@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs the gate's seeds, and checks that each planted defect is found in them and that a seed
+//! Runs the seeds from 1 to 1,000, and checks that they find each planted defect and that a seed
 //! repeats its history.
 
 use defects::Defect;
 use simulation::{Simulation, silence_planned_panics, sweep};
 
-/// How many seeds the gate runs.
+/// The seeds that the tests run.
 const GATE: std::ops::Range<u64> = 1..1_001;
 
 #[test]

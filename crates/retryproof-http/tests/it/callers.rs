@@ -116,7 +116,7 @@ async fn http_16_a_missing_caller_is_sent_the_challenge_of_the_filter() {
     assert_eq!((refused.status, refused.code()), (StatusCode::UNAUTHORIZED, "caller-missing"));
     assert_eq!(refused.header("www-authenticate"), Some("Bearer realm=\"payments\""));
     assert_eq!(runs.count(), 0);
-    // The application's own form of the error also has the challenge.
+    // An error in the application's own format can also contain the challenge.
     let own = |problem: &Problem| {
         let told = format!("{} {:?} {:?}", problem.status, problem.code, problem.challenge);
         Response::new(Bytes::from(told))

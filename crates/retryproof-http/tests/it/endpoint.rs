@@ -91,7 +91,7 @@ async fn ann_6_an_extractor_that_authenticates_stands_before_a_replay() {
     let app = Router::new().route("/pay", on_post(pay)).with_state(state.clone());
     let with_user =
         || request(Method::POST, "/pay", &[("idempotency-key", "k"), ("x-user", "ann")], "a");
-    // The refusal is the first response. It is not stored, so the key stays free.
+    // The first response is a refusal. It is not stored, so the key stays free.
     assert_eq!(send(&app, post("/pay", "k", "a")).await.status, StatusCode::UNAUTHORIZED);
     assert_eq!(send(&app, with_user()).await.text(), "1 ann");
     // A request without the user is also refused when an answer is stored, and does not get that

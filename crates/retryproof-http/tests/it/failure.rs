@@ -2,7 +2,8 @@
 //! Failures of the store, the engine or a completion: the guard fails closed, with typed errors,
 //! and nothing runs twice unnoticed (HTTP-14, CMP-2 to CMP-9).
 //!
-//! Over 400 lines because all failures of store, engine and completion use one world.
+//! This file is over 400 lines long because all failures of store, engine and completion use one
+//! world.
 
 use std::time::Duration;
 
@@ -193,7 +194,8 @@ async fn fp_3_a_duplicate_is_judged_under_the_algorithm_of_the_record() {
                 send(&after, post("/pay", &key, r#"{"a":1,"b":2}"#)).await.is_replay(),
                 "{key}"
             );
-            // The spelling is compared by the algorithm of the record.
+            // Whether the same JSON in another spelling matches depends on the algorithm of the
+            // record.
             let respelled = send(&after, post("/pay", &key, r#"{"b":2, "a":1}"#)).await;
             assert_eq!(respelled.is_replay(), first == FingerprintMode::Json, "{key}");
             assert_eq!(send(&after, post("/pay", &key, "[]")).await.code(), "fingerprint-mismatch");
@@ -234,8 +236,8 @@ async fn run_5_shutdown_grants_nothing_replays_what_is_done_and_waits_for_the_re
     let filter = filter_with(|_| {});
     let (app, _) = timed(&filter);
     assert_eq!(send(&app, post("/pay", "done", "")).await.text(), "1");
-    // The client of this request disconnects: a server's own graceful shutdown would not wait for
-    // it.
+    // The client of this request disconnects, so a server's own graceful shutdown would not wait
+    // for the request.
     let client = tokio::spawn({
         let app = app.clone();
         async move { send(&app, post("/pay", "long", "3000")).await }
@@ -296,7 +298,7 @@ async fn cmp_4_propagate_fails_the_call_and_sends_nothing_of_the_handlers() {
         (StatusCode::INTERNAL_SERVER_ERROR, "completion-failed")
     );
     assert!(answer.text().contains("\"retryable\":true"));
-    // The lease is not released.
+    // The failed completion does not release the lease.
     assert_eq!(send(&app, post("/pay", "k", "")).await.code(), "in-flight");
     assert_eq!(runs.count(), 1);
 }
@@ -346,8 +348,8 @@ async fn http_13_the_stores_own_limit_counts_if_it_is_lower() {
         }
     };
     let app = Router::new().route("/pay", any(handler).layer(filter.guard(STD)));
-    // The three bodies are over the limit, over it together with the fields and the envelope, and
-    // below it.
+    // The body of `a` is over the limit. The body of `b` is over it only together with the header
+    // fields and the envelope. The response to `c` is below it.
     for (key, len, replayed) in [("a", "301", false), ("b", "290", false), ("c", "200", true)] {
         assert_eq!(send(&app, post("/pay", key, len)).await.body.len().to_string(), len);
         let again = send(&app, post("/pay", key, len)).await;
@@ -397,7 +399,8 @@ async fn cmp_2_a_fenced_holder_answers_with_the_takers_result() {
     let (holder, taker) = overtaken("0", CompletionFailurePolicy::LogAndReturn, run).await;
     assert_eq!((holder.text(), holder.is_replay()), ("2", true));
     assert_eq!(taker.await.unwrap().text(), "2");
-    // This taker is still running when the holder has finished, so the holder waits for it.
+    // This taker's handler is still running when the holder's handler finishes, so the holder's
+    // call waits for the taker's result.
     let (holder, taker) = overtaken("1500", CompletionFailurePolicy::LogAndReturn, run).await;
     assert_eq!((holder.text(), holder.is_replay()), ("2", true));
     assert_eq!(taker.await.unwrap().text(), "2");
@@ -449,7 +452,7 @@ async fn http_20_cmp_2_a_fenced_holder_of_another_request_gets_the_status_of_its
 
 #[tokio::test(start_paused = true)]
 async fn cmp_2_a_fenced_holder_without_a_record_is_a_completion_failure() {
-    // The taker releases the key, so its record is gone when the holder looks.
+    // The taker releases the key, so the fenced holder finds no record.
     let run = |run: usize| {
         if run == 2 { (Release, "2").into_response() } else { run.to_string().into_response() }
     };
@@ -489,7 +492,8 @@ async fn acq_8_a_first_execution_costs_two_calls_a_replay_one_and_a_look_one() {
     assert_eq!(send(&slow, post("/pay", "k", "")).await.code(), "in-flight");
     assert_eq!(store.calls(), [("acquire", 1)]);
     first.await.unwrap();
-    // A request that is refused earlier costs no store call.
+    // The next request is refused before it reaches the store. The only new call is the completion
+    // of the first request.
     send(&app, post("/pay", "a,b", "")).await;
     assert_eq!(store.calls(), [("complete", 1)]);
 }

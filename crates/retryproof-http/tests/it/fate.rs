@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The fate of a response: stored, released, held, or a tombstone (HTTP-6, HTTP-7, HTTP-13).
 //!
-//! Over 400 lines because all ends of a response use the same scripted bodies.
+//! This file is over 400 lines long because all ends of a response use the same scripted bodies.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -113,12 +113,13 @@ async fn http_7_a_marked_hold_is_sent_unstored_and_the_lease_runs_out() {
         _ => "done".into_response(),
     });
     assert_eq!(send(&app, post("/pay", "k", "")).await.text(), "unknown");
-    // The wait is 2 s and the lease 5 s: the request is in flight, and nothing runs.
+    // The duplicate waits for 2 s, but the lease lasts for 5 s, so the duplicate is refused as in
+    // flight, and no handler runs.
     let busy = send(&app, post("/pay", "k", "")).await;
     assert_eq!((busy.status, busy.code()), (StatusCode::CONFLICT, "in-flight"));
     assert_eq!(busy.header("retry-after"), Some("3"));
     assert_eq!(runs.count(), 1);
-    // A waiter that waits longer than the lease takes over.
+    // Two seconds later, less than the wait is left of the lease, so the next duplicate takes over.
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(send(&app, post("/pay", "k", "")).await.text(), "done");
     assert_eq!(runs.count(), 2);
@@ -208,7 +209,7 @@ async fn http_7_a_panic_releases_and_is_raised_again_on_the_connection() {
     assert!(!first.is_replay());
     assert_eq!(send(&guarded, post("/pay", "k", "")).await.text(), "done");
     assert_eq!(runs.count(), 2);
-    // Without a catcher, the same panic reaches the connection's task.
+    // Without the layer that catches it, a panic reaches the connection's task.
     let (app, _) = self::app(&filter(), |run| {
         assert!(run > 1, "canary {run}");
     });
@@ -451,7 +452,8 @@ async fn cmp_9_a_hook_that_panics_is_a_value_that_cannot_be_encoded() {
     assert_eq!(Answer::of(first).await.text(), "done");
     let again = send(&app, post("/pay", "k", "")).await;
     assert_eq!(again.code(), "result-not-replayable");
-    // The hook did not specify which fields may be kept (HTTP-13).
+    // The hook panicked before it decided which header fields may be kept, so the tombstone keeps
+    // only the status (HTTP-13).
     assert!(again.text().contains("\"original-status\":201"), "{}", again.text());
     assert!(!again.text().contains("/p/1"), "{}", again.text());
     assert_eq!(runs.count(), 1);

@@ -2,7 +2,7 @@
 //! The gRPC form with frames that are built by hand: what tonic would not send, and what its own
 //! services never do. Calls through tonic and real sockets are tested in `examples/grpc`.
 //!
-//! Over 400 lines because each form of a response is built by hand.
+//! This file is over 400 lines long because each form of a response is built by hand.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -370,7 +370,8 @@ async fn http_13_a_named_stream_flows_from_its_first_byte_on() {
         (&first.body[..], first.trailers.expect("trailers")["grpc-status"].as_bytes()),
         (MESSAGE, &b"0"[..])
     );
-    // Another method of the same service is a call like any other.
+    // Another method of the same service is not named as streaming, so it is handled like any other
+    // call.
     go_on.notify_one();
     assert_eq!(
         answer!(service, call("/pay.v1.Payments/Refund", "other")).header("x-run"),

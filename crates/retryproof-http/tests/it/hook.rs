@@ -53,7 +53,7 @@ async fn http_7_the_filters_hook_decides_for_answers_without_a_mark() {
         (|| StatusCode::GATEWAY_TIMEOUT.into_response(), (refused("in-flight"), 1)),
         (|| StatusCode::ACCEPTED.into_response(), (refused("result-not-replayable"), 1)),
         (|| StatusCode::SERVICE_UNAVAILABLE.into_response(), (None, 1)),
-        // A mark takes precedence over the hook.
+        // An `AnswerFate` on the response takes precedence over the hook.
         (|| (StatusCode::TOO_MANY_REQUESTS, AnswerFate::Store, "").into_response(), (None, 1)),
         (|| (StatusCode::OK, AnswerFate::Release, "").into_response(), (None, 2)),
     ] {

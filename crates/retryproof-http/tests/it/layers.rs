@@ -244,7 +244,8 @@ async fn http_15_a_request_made_in_process_to_another_route_is_guarded_there() {
     };
     let inner: Router =
         Router::new().route("/charge/{id}", charge).layer(filter.guard(Policy::new("charge")));
-    // The inner request has the outer one's extensions, as a careless proxy would copy them.
+    // The inner request keeps the extensions of the outer request, as if a careless proxy had
+    // copied them.
     let pay = |Extension(inner): Extension<Router>,
                State(_): State<IdempotencyFilter>,
                request: Request| async move {
@@ -274,8 +275,8 @@ async fn http_15_a_request_made_in_process_to_another_path_of_the_same_route_is_
         any(move || async move { runs.run().to_string() }).layer(guard.clone())
     };
     let inner: Router = Router::new().route("/orders/{id}", order);
-    // Requests another order under another key, with all extensions copied except the route, which
-    // a router would extend.
+    // Requests another order under another key, with a copy of all extensions except `MatchedPath`,
+    // which the inner router would extend.
     let forward = |Extension(inner): Extension<Router>, request: Request| async move {
         let (mut parts, _) = request.into_parts();
         parts.uri = "/orders/2".parse().unwrap();
@@ -306,7 +307,8 @@ async fn http_15_a_nested_route_with_a_template_is_guarded_once() {
     let app = Router::new().nest("/{tenant}/api", inner).layer(outer).with_state(filter);
     assert_eq!(send(&app, post("/ann/api/pay/1", "k", "")).await.text(), "1");
     sleep(SEC).await;
-    // The inner guard, whose path is stripped, would otherwise have replayed.
+    // If the inner guard, which sees only the stripped path, had guarded the request too, it would
+    // now replay the first response.
     assert_eq!(send(&app, post("/ann/api/pay/1", "k", "")).await.text(), "2");
 }
 

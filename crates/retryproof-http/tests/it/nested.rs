@@ -73,7 +73,7 @@ async fn http_7_a_mark_that_the_outer_handler_sets_on_an_inner_answer_is_its_own
     let app = Router::new().route("/order", on_post(order).layer(filter().guard(STD)));
     for _ in 0..2 {
         let Ok(answer) = app.clone().oneshot(post("/order", "k", "")).await;
-        // The recorded mark of the inner response does not apply to the outer one, whose key was
+        // The `Recorded` of the inner response does not apply to the outer response, whose key was
         // released (CMP-4).
         assert_eq!(answer.extensions().get::<Recorded>(), None);
         assert_eq!(answer.extensions().get::<AnswerFate>(), None, "the mark was read");

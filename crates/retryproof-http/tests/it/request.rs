@@ -140,13 +140,14 @@ async fn http_3_where_keys_are_optional_a_keyless_request_passes_unbuffered() {
         config.web.max_body_bytes = 4;
     });
     let (app, runs) = echo(&filter);
-    // This body is longer than the limit, but a request without a key is not the filter's concern.
+    // This body is longer than the limit, but the filter does not check a request without a key.
     let answer = send(&app, request(Method::POST, "/pay", &[], "longer than four")).await;
     assert_eq!(answer.text(), "longer than four");
     assert!(
         answer.header("idempotent-replayed").is_none() && answer.header("cache-control").is_none()
     );
-    // A filter that buffers would never answer an endless stream.
+    // The body of this request never ends. If the filter buffered it, the request would never be
+    // answered.
     let endless = tower::service_fn(|_: Request<Body>| async {
         Ok::<_, Infallible>(Response::new(Body::empty()))
     });
@@ -156,7 +157,7 @@ async fn http_3_where_keys_are_optional_a_keyless_request_passes_unbuffered() {
     let passed =
         tower::ServiceExt::oneshot(guarded, Request::post("/pay").body(body).unwrap()).await;
     assert!(passed.is_ok());
-    // With a key, all rules are enforced.
+    // The filter does check a request with a key, and refuses its body as too long.
     assert_eq!(send(&app, post("/pay", "k", "longer than four")).await.code(), "body-too-large");
     assert_eq!(runs.count(), 1);
 }

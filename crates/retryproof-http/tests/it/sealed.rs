@@ -63,7 +63,7 @@ async fn seal_3_a_hook_names_the_subject_of_an_answer() {
         .subject(customer)
         .build()
         .unwrap();
-    // A copy of the filter has the hook too.
+    // `with_rejections` returns a copy of the filter, which has the `subject` hook too.
     let filter =
         filter.with_rejections(|problem: &Problem| Response::new(problem.code.as_str().into()));
     let runs = Runs::default();
@@ -109,7 +109,8 @@ async fn seal_6_fp_3_fp_5_a_retry_is_compared_with_a_hidden_fingerprint() {
             let retry = send(&after, post("/pay", &key, body)).await;
             assert!(retry.is_replay(), "{mode:?}, {later:?}: {}", retry.text());
             let other = send(&after, post("/pay", &key, r#"{"cents":2}"#)).await;
-            // Without the list in the record, the bodies cannot be compared (FP-5).
+            // If the record's fingerprint ignores members that this filter does not list, the
+            // bodies cannot be compared, because the record does not contain the list (FP-5).
             if ignored.is_empty() || ignored == now_ignored {
                 assert_eq!(other.code(), "fingerprint-mismatch", "{mode:?}, {later:?}");
             } else {
@@ -118,7 +119,7 @@ async fn seal_6_fp_3_fp_5_a_retry_is_compared_with_a_hidden_fingerprint() {
             assert_eq!(runs.count(), 0);
         }
     }
-    // The stored data reveals nothing about the request, not even the algorithm.
+    // The stored data reveals nothing about the request, not even the algorithm of its fingerprint.
     let page = raw.scan(None, 10).await.unwrap().unwrap();
     assert_eq!(page.records.len(), settings.len());
     for record in page.records {

@@ -2,8 +2,8 @@
 //! How each response was served, as a layer outside of the guard sees it, and what the log and the
 //! observers report about the call (HTTP-18, RUN-7, RUN-8).
 //!
-//! Over 400 lines because all ways in which a response leaves the guard are tested here, in each
-//! front end.
+//! This file is over 400 lines long because all ways in which a response leaves the guard are
+//! tested here, in each front end.
 
 use std::io;
 use std::pin::Pin;
@@ -359,7 +359,8 @@ async fn http_18_an_annotated_endpoint_says_how_each_answer_was_served() {
         (post("/pay", "k", "2"), Served::Mismatch),
         (post("/pay", "a,b", ""), Served::Refused(Code::KeyInvalid)),
         (keyless("/pay"), Served::Unguarded),
-        // The request is rejected before the key is looked up, after the grant, and without a key.
+        // Of these three requests, the first is rejected before its key is looked up, the second
+        // after the grant. The third has no key.
         (post("/nobody", "n", ""), Served::Unguarded),
         (post("/json", "j", "no json"), Served::Released),
         (keyless("/nobody"), Served::Unguarded),
@@ -388,7 +389,7 @@ async fn http_18_a_refusal_of_the_caller_hook_is_told_as_refused() {
 async fn http_18_the_outermost_guard_of_a_request_says_how_its_answer_was_served() {
     let (inner, outer) = (World::new(), World::new());
     let mail = inner.layered();
-    // A guarded handler that returns the response of another guarded call.
+    // This guarded handler returns the response of another guarded call.
     let order = move || {
         let mail = mail.clone();
         async move { mail.oneshot(post("/pay", "m", "")).await }
@@ -402,14 +403,14 @@ async fn http_18_the_outermost_guard_of_a_request_says_how_its_answer_was_served
         "not replayed, although the inner call is"
     );
     assert_eq!(served_by("b").await, Some(Served::Replayed));
-    // A layer that does not guard GET surrounds an annotated endpoint, which does.
+    // The layer does not guard GET, but the annotated endpoint inside it does.
     static POLICY: Policy = STD;
     let endpoint = any(Annotated(&POLICY, handler)).layer(outer.filter.guard(STD));
     let app = Router::new().route("/pay", endpoint).with_state(inner.filter.clone());
     let get = || request(Method::GET, "/pay", &[("idempotency-key", "g")], "");
     assert_eq!(served(&app, get()).await.0, Some(Served::Executed));
     assert_eq!(served(&app, get()).await.0, Some(Served::Replayed));
-    // A layer surrounds an annotated endpoint: only the layer guards.
+    // The layer guards POST, so the endpoint inside it does not guard the request again.
     let layered = || post("/pay", "l", "");
     assert_eq!(served(&app, layered()).await.0, Some(Served::Executed));
     assert_eq!(served(&app, layered()).await.0, Some(Served::Replayed));

@@ -2,7 +2,8 @@
 //! Over real sockets, HTTP/1.1 and HTTP/2 without TLS: clients that disconnect, uploads, framing
 //! (HTTP-5, HTTP-12, HTTP-17).
 //!
-//! Over 400 lines because all cases share one raw client, which speaks both protocols.
+//! This file is over 400 lines long because all cases share one raw client, which speaks both
+//! protocols.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -64,7 +64,7 @@ impl Closed {
 
 /// The work of a handler, with a span of its own.
 async fn charge() -> &'static str {
-    // The handler has to wait, so it continues in a task.
+    // The sleep suspends the handler, which then continues in a separate task.
     sleep(Duration::from_millis(1)).await;
     drop(tracing::info_span!("charge"));
     "paid"
@@ -95,7 +95,7 @@ async fn run_10_each_guarded_request_has_one_span_with_its_outcome() {
         assert!(call.contains("idempotency.call{scope=spans "), "{call}");
         assert!(call.contains(&format!("outcome=\"{outcome}\"")), "{call}");
         assert!(!call.contains("canary"), "ID-4: {call}");
-        // The handler runs inside the span, also in its task.
+        // The handler runs inside the span, even after it has moved to a separate task.
         assert_eq!(charges.len(), usize::from(outcome == "executed"), "{lines:#?}");
     }
 }

@@ -3,7 +3,8 @@
 //! (HTTP-19), the status of a mismatch (HTTP-20), members that the fingerprint leaves out (FP-5), a
 //! mismatch while the first call runs (FP-6); and the published window (HTTP-21).
 //!
-//! Over 400 lines because the switches share the routes and settings of this file.
+//! This file is over 400 lines long because the switches share the routes and settings of this
+//! file.
 
 use std::io;
 use std::pin::Pin;

@@ -81,7 +81,7 @@ async fn storm(
     for _ in 0..=duplicates {
         let (app, body) = (app.clone(), Counted::body(length, &live));
         calls.push(tokio::spawn(async move { send(&app, post("/pay", "k", body)).await }));
-        // Let the duplicate reach its wait or its answer.
+        // Give the call time to begin its wait or to be answered.
         sleep(Duration::from_millis(1)).await;
     }
     let kept = live.load(Ordering::SeqCst);
@@ -114,7 +114,8 @@ async fn acq_13_a_duplicate_without_a_body_waits_whatever_others_keep() {
     let (answers, kept) = storm(Some(10), 20, 0).await;
     assert!(answers.iter().all(|answer| answer.text() == "done"));
     assert_eq!(kept, 0);
-    // Two bodies fill the bound, so the third duplicate is answered as in flight at once.
+    // The bodies of two duplicates fill the limit of 10 bytes, so the third duplicate is answered
+    // as in flight at once.
     let (answers, _) = storm(Some(10), 3, 5).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == StatusCode::OK).count(), 3);
 }

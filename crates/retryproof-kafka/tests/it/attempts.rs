@@ -75,7 +75,8 @@ async fn lst_2_only_an_outage_makes_the_pause_of_an_outage_longer() {
     let pause = Duration::from_millis(200);
     let mock = Mock::new(1);
     mock.publish(0, "o-1", "{}").await;
-    // The pause doubles each time, so the eighth pause would take 25 s.
+    // The pause doubles with each outage in a row. If the seven pauses before the first outage
+    // counted too, the pause after that outage would take 25 s.
     let listener = mock.listener().backoff(Backoff::new(pause, pause * 1_000)).build();
     let begun = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&begun);

@@ -39,7 +39,7 @@ async fn lst_2_a_dead_letter_is_as_large_as_its_message() {
 async fn lst_2_a_dead_letter_that_is_too_large_for_its_topic_goes_there_without_its_body() {
     let mock = Mock::new(1);
     mock.publish(0, "o-1", "not json").await;
-    // The broker answers like one whose topic has a lower size limit.
+    // The broker refuses the first dead letter, as if its topic had a lower size limit.
     mock.cluster.request_errors(RDKafkaApiKey::Produce, &[TOO_LARGE]);
     let running = start(mock.listener().build().expect("built"), |_| async {
         Err::<Verdict, _>(Poison::Unreadable)

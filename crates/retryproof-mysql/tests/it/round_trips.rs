@@ -150,7 +150,8 @@ async fn acq_8_every_operation_is_one_round_trip() {
     );
     assert_eq!(trips, 2, "an acquire whose answer was lost, repeated by its owner");
 
-    // Another process replays a record the first time it reads that record.
+    // `other` represents another process. It replays a record in one round trip, although it reads
+    // the record for the first time.
     let config = counted.table.config_at(&through(&counted.proxy));
     let other = MysqlStore::connect(config).await.expect("the store connects");
     let fresh = id("only here");

@@ -10,7 +10,8 @@ use retryproof_mysql::MysqlStore;
 
 use crate::support::{LONG, Table, completion, execute, grant, id, replay, sql, stranger};
 
-/// Microseconds that the server's clock will not reach during a test.
+/// One hour in microseconds. The server's clock does not catch up with a token that is this far
+/// ahead during a test.
 const AHEAD: u64 = 3_600_000_000;
 
 async fn token(store: &MysqlStore, id: &Identity) -> FencingToken {

@@ -252,8 +252,8 @@ async fn cmp_9_a_value_over_the_packet_limit_is_too_large() {
         other => panic!("{other:?}"),
     }
 
-    // The limit is lowered while the store runs. It applies only to new sessions, so the store
-    // learns of it when it opens its next connection.
+    // The limit is lowered while the store runs. The server applies it only to new sessions, so the
+    // store gets the new limit when it opens its next connection.
     let (key, owner) = (id("lowered"), OwnerId::new());
     grant(&store, &key, owner).await;
     sql(&mut server.root().await, "SET GLOBAL max_allowed_packet = 1048576").await;

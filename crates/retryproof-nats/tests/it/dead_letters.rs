@@ -280,8 +280,8 @@ async fn lst_2_a_message_too_large_for_a_letter_has_one_without_its_body_or_head
         headers.insert("Trace", "a".repeat(large).as_str());
         headers
     };
-    // Each message is as large as the server accepts, so no header can be added. Headers may take
-    // 64 KiB.
+    // Each message has the maximum size in total, the maximum size of its headers (64 KiB), or
+    // both, so no header can be added.
     let framing = "NATS/1.0\r\nTrace: \r\n\r\n".len();
     let most_headers = usize::from(u16::MAX) - framing;
     streams.publish_with(headers(1), &"b".repeat(most - framing - 1)).await;

@@ -143,7 +143,7 @@ mod tests {
             "{text}"
         );
         is_plain(&text);
-        // A statement on many records contains such literals in lists.
+        // A statement on many records contains the same literals in lists.
         let one = OwnedCompletion { id: &id, owner: &owner, done: &done };
         let text = statements.complete_many([one, one].into_iter()).with_literals();
         let values = "ARRAY[decode('2724335c','hex'),decode('2724335c','hex')]::bytea[]";

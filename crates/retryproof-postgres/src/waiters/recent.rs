@@ -70,8 +70,8 @@ mod tests {
         assert_eq!((0..5).filter(|hash| recent.has(*hash, at(4))).collect::<Vec<_>>(), [2, 3, 4]);
         assert!(!recent.has(2, at(13)) && recent.has(4, at(13)));
         assert!(recent.forget(4, at(13)) && !recent.forget(4, at(13)) && !recent.forget(3, at(14)));
-        // Noting a hash again counts as new. The set does not grow when hashes are noted again or
-        // forgotten.
+        // A hash that is noted again counts as new. The set does not grow when hashes are noted
+        // again or forgotten.
         (0..1_000).for_each(|again| recent.note(again % 2, at(20) + Duration::from_micros(again)));
         assert_eq!((recent.len(), recent.order.len()), (2, 3));
         recent.note(7, at(60));

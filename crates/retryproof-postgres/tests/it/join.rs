@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joining the application's transaction on the same database (CMP-7).
 //!
-//! Over 400 lines because every test needs the same ledger and its transactions.
+//! This file is over 400 lines long because every test needs the same ledger and its transactions.
 
 #[cfg(feature = "sqlx-08")]
 mod sqlx_08;

@@ -2,8 +2,8 @@
 //! Servers that refuse: a typed error that names the remedy, nothing half-written, no key shown,
 //! and recovery without a restart.
 //!
-//! Over 400 lines because each kind of trouble is one test, and the tests share the functions that
-//! cause it.
+//! This file is over 400 lines long because each kind of trouble is one test, and the tests share
+//! the functions that cause it.
 
 mod far;
 mod lines;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joining the application's transaction on the same file (CMP-7).
 //!
-//! Over 400 lines because every way that a joined call can end is tested here.
+//! This file is over 400 lines long because every way that a joined call can end is tested here.
 
 mod bounded;
 
@@ -435,7 +435,7 @@ async fn cmp_7_sqlite_refuses_what_is_no_transaction_of_its_file() {
         .await;
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
     assert!(failure.to_string().contains("a different database"), "{failure}");
-    // The source uses another file that has no such tables.
+    // The source uses another file, which does not have the store's tables.
     let conn = Connection::open(elsewhere.path().join("empty.db")).unwrap();
     let source = SqliteTxSource::over(conn).unwrap();
     let failed: Result<Outcome<u8>, ExecuteError<()>> = world

@@ -48,7 +48,7 @@ pub async fn acq_8_look_grants_nothing(s: &Subject) {
     assert_eq!(
         holder.extend(LONG).await,
         FencedWrite::Applied,
-        "a peek at an expired lease should not end it"
+        "a holder whose lease has expired should still be able to extend it after a peek"
     );
     for _ in 0..5 {
         assert_eq!(is_busy(s.caller(&id).peek().await).1, token);

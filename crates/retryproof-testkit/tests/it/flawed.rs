@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Flawed`]: a correct store into which one defect is planted.
 //!
-//! Over 400 lines because each defect has to be planted in the place of the correct code.
+//! This file is over 400 lines long because each defect has to be planted in the place of the
+//! correct code.
 
 use std::collections::HashMap;
 use std::fmt;

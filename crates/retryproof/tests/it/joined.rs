@@ -2,7 +2,8 @@
 //! Joined completion through the attribute and over HTTP, on SQLite (CMP-7, ANN-1, ANN-6): the
 //! writes and the record are one commit.
 //!
-//! Over 400 lines because every way in which a joined endpoint can end is tested here.
+//! This file is over 400 lines long because every way in which a joined endpoint can end is tested
+//! here.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -25,7 +25,8 @@ pub(crate) struct Account {
     cuts: usize,
     bookings: usize,
     begun: usize,
-    /// The number of answers for each reason.
+    /// The number of the listeners' answers, by the reason of the verdict, such as `executed` or
+    /// `in-flight`.
     answers: HashMap<String, usize>,
     dead: usize,
     put_off_messages: usize,

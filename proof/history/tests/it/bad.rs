@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Histories that break a promise, each flagged by the rule that it is stored under, and by no
-//! other. Over 400 lines because they are one table.
+//! other. This file is over 400 lines long because the histories are one table.
 
 use crate::script::broken;
 

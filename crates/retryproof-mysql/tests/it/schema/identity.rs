@@ -41,7 +41,7 @@ async fn id_2_identities_are_bytes_and_never_sql() {
         execute(&store, &identity(text, "k"), &format!("scope {at}")).await;
         execute(&store, &identity("s", text), &format!("key {at}")).await;
     }
-    // The first store has seen the key complete. The second reads it for the first time.
+    // The first store has completed these keys. The second store reads them for the first time.
     for store in [&store, &table.store().await] {
         for (at, text) in all.iter().enumerate() {
             assert_eq!(

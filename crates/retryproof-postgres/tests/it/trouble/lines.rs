@@ -120,8 +120,8 @@ async fn sto_5_a_server_that_hangs_is_given_up_in_time() {
     assert!(error.is_retryable() && error.to_string().contains("in time"), "{error}");
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     proxy.stall(false);
-    // With so little time, a call may fail on a busy machine. The test only checks that the store
-    // works again.
+    // With a call timeout of 1 s, a call may fail on a busy machine. The test only checks that the
+    // store works again.
     let (id, owner) = (id("after"), OwnerId::new());
     let served = async {
         while let Err(error) = store.acquire(&id, &request(owner)).await {
