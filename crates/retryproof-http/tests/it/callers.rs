@@ -68,7 +68,8 @@ async fn http_16_absent_empty_and_a_are_three_callers() {
     assert_eq!(runs.count(), callers.len());
 }
 
-/// An answer is sealed with the key of its caller, and ends with that key.
+/// An answer is sealed with the key of its caller, and becomes unreadable when that key is
+/// destroyed.
 #[tokio::test(start_paused = true)]
 async fn seal_3_the_caller_is_the_subject_of_an_answer() {
     let secret = IdentitySecret::new("s".repeat(32)).unwrap();

@@ -359,7 +359,9 @@ async fn http_13_the_stores_own_limit_counts_if_it_is_lower() {
     assert_eq!(runs.count(), 3);
 }
 
-/// A holder whose beats fail loses its lease to the next request, which has the body `taker`.
+/// Starts a holder whose heartbeats fail, so that it loses its lease to the next request, the
+/// taker. The handler of the taker takes `taker` milliseconds. Returns the response to the holder,
+/// and the task of the taker.
 async fn overtaken(
     taker: &'static str,
     policy: CompletionFailurePolicy,

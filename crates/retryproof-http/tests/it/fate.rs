@@ -28,7 +28,7 @@ use crate::world::{Annotated, Answer, Runs, STD, filter, filter_with, post, requ
 
 static POLICY: Policy = STD;
 
-/// A guarded route whose handler answers as the body says.
+/// A guarded route whose handler calls `answer` with the number of its run.
 fn app<R>(
     filter: &IdempotencyFilter,
     answer: impl Fn(usize) -> R + Clone + Send + Sync + 'static,

@@ -39,7 +39,7 @@ enum Piece {
     Wait(Arc<Notify>),
 }
 
-/// A body that plays its frames.
+/// A body that sends these pieces.
 struct Script {
     pieces: VecDeque<Piece>,
     waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -466,7 +466,7 @@ async fn http_7_a_mark_in_the_extensions_counts_as_in_any_answer() {
     }
 }
 
-/// A message, and the second frame, which contains the trailers in grpc-web.
+/// A grpc-web body: a frame with a message, and a second frame with the trailers.
 const WEB: &[u8] = b"\0\0\0\0\x03abc\x80\0\0\0\x0fgrpc-status:0\r\n";
 
 #[tokio::test(start_paused = true)]

@@ -63,7 +63,8 @@ impl Log {
 
 const SEC: Duration = Duration::from_secs(1);
 
-/// The digits in the log identify the record. Only with the secret does the key lead to the digits.
+/// The digits in the log identify the record. They can be computed from the key only with the
+/// secret.
 #[tokio::test(start_paused = true)]
 async fn id_5_log_lines_show_the_digest_that_the_store_keeps() {
     let (log, _guard) = Log::start();

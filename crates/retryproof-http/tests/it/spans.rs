@@ -62,7 +62,7 @@ impl Closed {
     }
 }
 
-/// The work of a handler, with a span of its own.
+/// The work of a handler, which opens the span `charge`.
 async fn charge() -> &'static str {
     // The sleep suspends the handler, which then continues in a separate task.
     sleep(Duration::from_millis(1)).await;

@@ -218,8 +218,8 @@ async fn ctx_5_http_11_a_body_that_breaks_off_is_answered_as_with_the_guard_on()
     }
 }
 
-/// A second run is prevented only in a scope that guards, so in any other scope the answer does not
-/// promise that.
+/// Only a scope that guards prevents a second run, so in any other scope the response does not
+/// promise that the request runs only once.
 #[tokio::test(start_paused = true)]
 async fn http_11_ctx_5_ctx_6_a_response_that_breaks_off_promises_only_what_its_scope_keeps() {
     for (enabled, shadow, runs_again) in
@@ -406,7 +406,7 @@ async fn fp_6_fp_3_fp_5_fingerprints_of_different_kinds_are_not_judged_in_flight
     }
 }
 
-/// The settings of a scope that leaves members out.
+/// The settings of a scope whose fingerprint leaves these members out.
 fn without(pointers: &'static [&'static str]) -> impl FnOnce(&mut IdempotencyConfig) {
     move |config: &mut IdempotencyConfig| {
         config.web.fingerprint = FingerprintMode::Json;
@@ -470,7 +470,8 @@ fn fp_5_a_filter_with_another_fingerprint_is_not_built() {
 
 const EXPIRES: &str = "idempotency-expires";
 
-/// A route whose handler sets the field itself, on a store that fails as planned.
+/// A route of a filter that publishes the window. The handler also sets `Idempotency-Expires`
+/// itself.
 fn publishing(store: impl Into<SharedStore>, ttl: Duration) -> Router {
     let with = |config: &mut IdempotencyConfig| {
         config.web.publish_window = true;

@@ -47,7 +47,7 @@ pub(crate) fn produce(broker: &str, header: &[u8]) -> Result<()> {
     }
 }
 
-/// The second version of records; see the protocol's page on message formats.
+/// Wraps a record in a batch, in version 2 of Kafka's message format.
 fn batch(record: &[u8]) -> Vec<u8> {
     let mut after_the_sum = Vec::new();
     after_the_sum.extend(0_i16.to_be_bytes()); // attributes

@@ -86,8 +86,8 @@ async fn shown(store: &MysqlStore, id: &Identity) -> Option<HolderNote> {
     got
 }
 
-/// The answers read owner, numbers, fingerprint and note from one column, so that each of them may
-/// contain the bytes that separate the others.
+/// The owner, the numbers, the fingerprint and the note are read from one column. The owner, the
+/// fingerprint and the note can contain the bytes that separate the parts.
 #[tokio::test]
 async fn rec_2_busy_and_complete_answers_carry_the_note() {
     let table = Table::new().await;
@@ -170,8 +170,8 @@ async fn rec_2_a_release_removes_the_note() {
     }
 }
 
-/// A program that does not support notes leaves the note of an earlier grant in the row. That note,
-/// and bytes that are no note, are never an error.
+/// A program that does not support notes leaves the note of an earlier grant in the row. Neither
+/// that note nor bytes that are not a note cause an error.
 #[tokio::test]
 async fn rec_2_the_note_of_an_earlier_grant_is_disowned() {
     let table = Table::new().await;

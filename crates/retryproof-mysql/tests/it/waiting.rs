@@ -19,7 +19,7 @@ use crate::support::{
 };
 
 const MS: Duration = Duration::from_millis(1);
-/// The time for a task; a task that takes longer waits for a key that stays taken.
+/// The time limit for a task. A task that takes longer waits for a key that never becomes free.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// 16 tasks grant, complete, release, take over and purge 4 keys again and again. No deadlock and

@@ -183,7 +183,7 @@ async fn id_5_a_joined_record_is_kept_under_its_digest() {
     world.end().await;
 }
 
-/// The statement in the caller's transaction contains nothing plain.
+/// The statement in the caller's transaction contains the result only in sealed form.
 #[tokio::test]
 async fn seal_1_a_joined_record_is_sealed() {
     let world = sealed_world().await;
@@ -406,8 +406,8 @@ async fn cmp_7_postgres_a_connection_that_dies_at_the_commit_leaves_neither() {
 /// The variable that gives the other process its table and server.
 const OTHER: &str = "RETRYPROOF_POSTGRES_TEST_JOINED";
 
-/// The other process: writes, joins, and waits to be killed. Without the variable this test does
-/// nothing.
+/// Runs as the other process: writes, joins the transaction, and waits to be killed. Without the
+/// variable, this test does nothing.
 #[tokio::test]
 async fn the_other_process() {
     let Ok(line) = std::env::var(OTHER) else { return };

@@ -80,8 +80,8 @@ async fn cmp_7_mysql_a_connection_that_dies_at_the_commit_leaves_neither() {
 /// The variable that gives the other process its table and server.
 const OTHER: &str = "RETRYPROOF_MYSQL_TEST_JOINED";
 
-/// The other process: writes, joins, and waits to be killed. Without the variable this test does
-/// nothing.
+/// Runs as the other process: writes, joins the transaction, and waits to be killed. Without the
+/// variable, this test does nothing.
 #[tokio::test]
 async fn the_other_process() {
     let Ok(line) = std::env::var(OTHER) else { return };

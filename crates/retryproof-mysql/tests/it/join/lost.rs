@@ -81,8 +81,8 @@ impl World {
         assert_eq!(self.cents().await, (100, 100), "{why}");
     }
 
-    /// The pool's connection is in its original state: a single statement commits, and so does a
-    /// transaction.
+    /// Checks that the pool's connection is in its original state: a single statement commits, and
+    /// so does a transaction.
     async fn assert_the_pool_is_as_it_was(&self) {
         let mut conn = self.pool.acquire().await.unwrap();
         let row = conn.fetch_one(raw_sql("SELECT CAST(@@autocommit AS SIGNED)")).await.unwrap();
@@ -166,7 +166,8 @@ async fn cmp_7_mysql_an_action_that_swallows_a_deadlock_leaves_neither_record_no
     world.end().await;
 }
 
-/// Statements that end a transaction, and a transaction that the action then begins itself.
+/// The action ends the transaction with a statement. In some cases, it then begins another
+/// transaction itself.
 #[tokio::test]
 async fn cmp_7_mysql_a_transaction_that_was_ended_by_the_action_is_not_taken_for_the_one_that_was_opened()
  {

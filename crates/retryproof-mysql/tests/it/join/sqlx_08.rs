@@ -121,8 +121,8 @@ async fn cmp_7_sqlx_08_mysql_complete_in_joins_a_transaction_that_the_program_be
     world.end().await;
 }
 
-/// Statements after the loss are never committed, and the pool gets its connection back in its
-/// original state.
+/// After a transaction has ended early, later statements are never committed, and the pool gets its
+/// connection back in its original state.
 #[tokio::test]
 async fn cmp_7_sqlx_08_mysql_a_transaction_that_is_gone_is_not_taken_for_the_one_that_was_opened() {
     let world = world().await;

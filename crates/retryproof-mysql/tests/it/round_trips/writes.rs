@@ -17,10 +17,10 @@ async fn log_end(conn: &mut MySqlConnection) -> u64 {
     row.get::<String, _>(1).parse().expect("a number")
 }
 
-/// ACQ-8: 1,000 replays of known keys, 1,000 at first contact, and as many looks and busy answers
-/// add nothing to the log. No other test uses the server, but it writes by itself now and then
-/// (statistics, purge). So each kind has several attempts: a call that writes would do so in all of
-/// them.
+/// ACQ-8: 1,000 replays by a store that has seen the keys complete, 1,000 replays by a store that
+/// reads them for the first time, 1,000 peeks and 1,000 busy answers add nothing to the log. No
+/// other test uses the server, but the server sometimes writes by itself (statistics, purge). Each
+/// kind of call therefore has several attempts: a call that writes would do so in all of them.
 #[tokio::test]
 async fn acq_8_a_thousand_replays_write_no_log() {
     let server = Server::start(&[]).await;

@@ -121,8 +121,9 @@ async fn acq_9_lost_answers_are_settled_by_the_owner() {
     }
 }
 
-/// A completion or release whose answer was lost is repeated and finds its own effect. Here another
-/// process has applied it.
+/// A completion or release whose answer was lost is repeated, and reports that it was already
+/// applied. Here, another store applies the first attempt, so that only the repetition can wake
+/// this store's waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
     let table = Table::new().await;
@@ -234,7 +235,8 @@ async fn sto_5_a_stalled_line_ends_by_the_clients_timer() {
     execute(&store, &id("fresh"), "result").await;
 }
 
-/// A call ends by its own limit also while a connection opens that the server does not answer.
+/// A call ends at its own time limit even while it opens a connection to a server that does not
+/// answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_a_call_includes_the_wait_for_a_connection() {
     let table = Table::new().await;

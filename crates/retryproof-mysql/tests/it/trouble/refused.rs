@@ -66,7 +66,7 @@ async fn sto_5_a_password_that_changes_while_the_store_runs_is_an_outage() {
     account.gone().await;
 }
 
-/// The server accepts no more connections, and the only one of the store is in use: the next call
+/// The server accepts no more connections, and the store's only connection is in use: the next call
 /// waits for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_a_call_without_a_new_connection_waits_for_a_returned_one() {
