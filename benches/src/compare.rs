@@ -90,7 +90,7 @@ pub fn per_operation(start: Instant, operations: u64) -> f64 {
     start.elapsed().as_nanos() as f64 / operations.max(1) as f64
 }
 
-/// The time, for measuring.
+/// The current time, for measurements.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 pub fn now() -> Instant {

@@ -30,14 +30,14 @@ use crate::servers::{
 };
 
 const SUITE: &str = "mariadb";
-/// Records to replay: too many for the store's process to remember.
+/// The number of records to replay: more than the store's process can remember.
 const STRANGE: u64 = 100_000;
 const TASKS: usize = 64;
 
 const WRITES: &str = "two bare durable writes";
 const SELECT: &str = "bare SELECT by key";
 
-/// The server, and a family of tables that is dropped with the run.
+/// The server, and the run's tables, which are dropped when the run ends.
 pub(crate) struct Place {
     url: String,
     name: String,
@@ -124,7 +124,7 @@ impl Place {
         Ok(control.execute(raw_sql(AssertSqlSafe(sql))).await.map_err(text)?.rows_affected())
     }
 
-    /// A counter of the server.
+    /// Reads a counter of the server.
     async fn counter(&self, name: &str) -> Result<u64, String> {
         let sql = format!(
             "SELECT CAST(VARIABLE_VALUE AS SIGNED) FROM information_schema.GLOBAL_STATUS WHERE \
@@ -345,8 +345,8 @@ fn many_tasks(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(
     Ok(())
 }
 
-/// 16 tasks on 4 keys: acquires, takeovers of short leases, completions and releases. A deadlock is
-/// a lost race, not an error for a caller.
+/// Runs 16 tasks on 4 keys: acquires, takeovers of short leases, completions and releases. A
+/// deadlock must count as a lost race, and must not reach a caller as an error.
 fn hot_keys(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
     const ROUNDS: u64 = 300;
     runtime.block_on(async {
@@ -408,7 +408,7 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     })
 }
 
-/// The same operations with 10,000 and with many records.
+/// Measures the same operations with 10,000 and with many records.
 pub(crate) fn grown(
     report: &mut Report,
     runtime: &Runtime,

@@ -254,7 +254,7 @@ fn race(field: &Field, threads: u64, work: &(dyn Fn(&dyn Keeper, u64, u64) + Syn
     interleave(rounds, contenders.into())
 }
 
-/// Adds our figure beside the floor's, and its ratio to the peer's.
+/// Adds our figure with its ratio to the floor's, the peer's with its ratio to ours, and a plot.
 fn rows(report: &mut Report, what: &str, medians: &[Median], goal: Option<f64>) {
     let [floor, ours, peer, reader] = medians else { return };
     report.row(Row::new(what, ours.cost, "ns").beside(FLOOR, ours.ratio));
@@ -296,8 +296,8 @@ pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
     }
 }
 
-/// Fills a store with records, whose keys are created on the way and dropped, and answers with the
-/// size of a record.
+/// Fills a store with records, and prints the size of a record. Each key is created for one call
+/// and then dropped.
 fn fill(who: &str, records: u64, heap: HeapCounter) -> Result<(), String> {
     let field = Field::new(Time::default());
     let keeper = field.one(who).ok_or("who?")?;
@@ -353,7 +353,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The calls are direct, so only the work and a loop around it are counted.
+    /// The calls do not go through `dyn Keeper`, so only the work and a loop are counted.
     fn run<K: Keeper>(
         &mut self,
         pick: fn(&Field) -> &K,

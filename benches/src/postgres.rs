@@ -35,13 +35,13 @@ use crate::servers::{
 };
 
 const SUITE: &str = "postgres";
-/// Records to replay: too many for the store's process to remember.
+/// The number of records to replay: more than the store's process can remember.
 const STRANGE: u64 = 50_000;
 const TASKS: usize = 64;
 /// How many rows the purge deletes.
 const OVER: u64 = 200_000;
 
-/// The server, and a family of tables that is dropped with the run.
+/// The server, and the run's tables, which are dropped when the run ends.
 pub(crate) struct Place {
     url: String,
     name: String,
@@ -511,7 +511,7 @@ fn purge(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), St
     })
 }
 
-/// The same operations with 10,000 and with many records.
+/// Measures the same operations with 10,000 and with many records.
 pub(crate) fn grown(
     report: &mut Report,
     runtime: &Runtime,

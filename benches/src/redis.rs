@@ -21,7 +21,7 @@ use crate::servers::{
 };
 
 const SUITE: &str = "redis";
-/// Records to replay: too many for the store's process to remember.
+/// The number of records to replay: more than the store's process can remember.
 const STRANGE: u64 = 100_000;
 const TASKS: usize = 64;
 const MANY: usize = 512;
@@ -362,7 +362,7 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     })
 }
 
-/// The same operations with 10,000 and with many records, each in a separate database.
+/// Measures the same operations with 10,000 and with many records, each in a separate database.
 pub(crate) fn grown(
     report: &mut Report,
     runtime: &Runtime,

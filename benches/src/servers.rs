@@ -62,7 +62,7 @@ pub(crate) fn runtime() -> Result<Runtime, String> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(text)
 }
 
-/// The key for a number, with 36 bytes: it has the form of a UUID and is as scattered.
+/// The key for a number: 36 bytes in the form of a UUID, and as scattered as UUIDs are.
 pub(crate) fn key(number: u64) -> String {
     let [a, b] = [mixed(number), mixed(number ^ 0xA5A5_A5A5_0000_0000)];
     format!(
@@ -90,7 +90,7 @@ pub(crate) fn sorted_keys(records: u64) -> Vec<String> {
     keys
 }
 
-/// A number for a new key, above those that tables are filled with.
+/// The first of `count` numbers for new keys, above the numbers that tables are filled with.
 fn fresh(count: u64) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1 << 40);
     NEXT.fetch_add(count, Ordering::Relaxed)

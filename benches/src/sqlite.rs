@@ -23,10 +23,10 @@ use crate::report::{Plot, Report, Row};
 
 const TTL: Duration = Duration::from_secs(86_400);
 const LEASE: Duration = Duration::from_secs(30);
-/// Executions of one batch.
+/// The number of executions in one batch.
 const BATCH: u64 = 25;
 const ROUNDS: usize = 41;
-/// Executions before those that count.
+/// The number of executions before the measurement.
 const WARM_UP: u64 = 400;
 
 /// A folder on the disk of the build, because the system's temporary folder may be in memory.

@@ -14,7 +14,7 @@ use crate::heap::{HeapCounter, answer};
 const CALLS: u64 = 10_000;
 const RECORDS: u64 = 200_000;
 
-/// Answers with each figure, by its name.
+/// Prints each figure with its name.
 pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
     let now = || heap().ok_or("the counting allocator is not installed");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -41,7 +41,7 @@ pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
     })
 }
 
-/// Calls in one way `COUNT` times, while callgrind counts the instructions.
+/// Makes `COUNT` calls of the kind `WAY`, while callgrind counts the instructions.
 pub(super) fn repeat(args: &[String]) -> Result<(), String> {
     let [way, count] = args else { return Err("usage: http call WAY COUNT".into()) };
     let count = count.parse().map_err(|_| "http call: COUNT is not a number")?;

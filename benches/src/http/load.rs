@@ -24,7 +24,7 @@ pub(crate) enum Keys {
     Fresh,
 }
 
-/// What a batch found.
+/// The measurements of a batch.
 pub(crate) struct Found {
     pub(crate) p99_micros: f64,
 }

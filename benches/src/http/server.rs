@@ -111,7 +111,7 @@ impl Server {
         Ok(Self { child, address })
     }
 
-    /// The CPU time of its threads so far, as the kernel counts it.
+    /// The CPU time of the server's threads so far, as the kernel counts it.
     pub(super) fn cpu_micros(&self) -> f64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
         let nanos: u64 = tasks

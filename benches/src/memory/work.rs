@@ -5,7 +5,7 @@
 //! The floor and the peer do the least that an idempotency store could: records keyed by scope and
 //! key, with an owner and a time that every call checks, and a shared value. They are not bounded,
 //! reclaim nothing, wake no waiters and draw no tokens. An [`Identity`] contains its hash. The
-//! floor and the peer get the scope and the key, which do not.
+//! floor and the peer get the scope and the key without a hash.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -225,8 +225,8 @@ impl Keeper for Peer {
     }
 }
 
-/// A caller that expects a duplicate and only reads, with our hash: the best that a concurrent map
-/// can do.
+/// The peer with our hash, for a caller that expects a duplicate and only reads. This is the
+/// fastest that a concurrent map can be.
 pub(super) struct Reader(pub(super) Peer<OurHash>);
 
 impl Keeper for Reader {

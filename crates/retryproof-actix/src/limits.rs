@@ -10,7 +10,7 @@ use actix_web::dev::{Extensions, Payload, ServiceRequest};
 use actix_web::web::{Data, FormConfig, JsonConfig, PayloadConfig};
 use actix_web::{HttpMessage as _, HttpRequest};
 
-/// actix's defaults.
+/// actix's default limits, in bytes.
 const PAYLOAD: usize = 256 << 10;
 const JSON: usize = 2 << 20;
 const FORM: usize = 16 << 10;

@@ -80,8 +80,8 @@ fn db(place: &Place) -> Connection {
     Connection::open(place.db()).expect("the file")
 }
 
-/// Creates a record, as a copy of the one that `backup 2026-11-22` left. The holder of a record in
-/// progress has died a second ago.
+/// Creates a record, as a copy of the one that `backup 2026-11-22` left. The lease of a record in
+/// progress ended a second ago, as if its holder had died.
 fn plant(place: &Place, scope: &str, key: &str, state: u8, token: &str) {
     let copied = db(place).execute(
         "INSERT OR REPLACE INTO retryproof_records (scope, key, state, owner, token, takeovers, \
@@ -94,7 +94,8 @@ fn plant(place: &Place, scope: &str, key: &str, state: u8, token: &str) {
     assert_eq!(copied.expect("a copy"), 1);
 }
 
-/// Fills the store. A scan meets the many records before those that the guide names.
+/// Fills the store. A scan reads the many other records before it reaches those that the guide
+/// names.
 fn filled() -> Place {
     let place = Place::sqlite();
     // This run seems to have begun two hours ago.

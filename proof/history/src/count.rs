@@ -36,7 +36,7 @@ const REFERENCE_SECS: u64 = 600;
 /// for a run of any length with pauses.
 const OVERLAP_PERCENT: u64 = 30;
 
-/// The same for a run without pauses. Nothing is wrong for most of such a run, because a killed
+/// The same for a run without pauses. During most of such a run, nothing is wrong, because a killed
 /// process is replaced at once, and a server soon.
 const OVERLAP_WITHOUT_PAUSES: u64 = 2;
 

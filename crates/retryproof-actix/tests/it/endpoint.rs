@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The steps of an annotated handler, written by hand. The facade's tests check that the attribute
-//! generates the same.
+//! The steps of an annotated handler, written by hand. The tests of the crate `retryproof` check
+//! that the attribute generates the same steps.
 
 use std::future::{Ready, ready};
 
@@ -70,7 +70,7 @@ pub(crate) fn guarded<F>(filter: &IdempotencyFilter, function: F) -> Endpoint<F>
     Endpoint { filter: filter.clone(), function }
 }
 
-/// Requires `x-user`, and takes a while.
+/// An extractor of the header `x-user`, which is required. The future is pending once.
 pub(crate) struct User(String);
 
 impl FromRequest for User {

@@ -86,7 +86,7 @@ async fn ops_9_a_key_is_found_as_the_client_sent_it_and_by_its_digest() {
     assert!(refused.has("the scope is empty"), "{}", refused.body);
 }
 
-/// A canary in every place that must never reach the page.
+/// Puts a canary into everything that must never reach the page.
 #[tokio::test(start_paused = true)]
 async fn ops_9_id_4_no_key_and_no_answer_is_ever_shown() {
     let store = SharedStore::builder(MemoryStore::new()).with_inspect().build();

@@ -144,7 +144,8 @@ fn nothing_changes(place: &Place, token: &str, expected: i32, sentence: &str) {
     assert!(err(&import).contains("nothing was imported, because the audit table"));
 }
 
-/// Checks that a service works without the audit table, and that `doctor` does not miss it.
+/// Checks that a service works without the audit table, and that `doctor` does not report its
+/// absence.
 fn a_service_works(place: &Place) {
     completed(place, "k");
     let doctor = json(place, &["doctor"]);

@@ -19,7 +19,7 @@ fn with_two_records() -> Place {
     place
 }
 
-/// Changes the record `work k` without the command.
+/// Changes the record `work k` in the database, without the command `retryproof`.
 fn update(place: &Place, change: &str) {
     let db = rusqlite::Connection::open(place.db()).unwrap();
     let sql = format!("UPDATE retryproof_records SET {change} WHERE key = CAST('k' AS BLOB)");

@@ -24,7 +24,8 @@ fn acq_1_of_two_started_at_once_one_runs_and_the_other_replays() {
     one_run_at_a_time(&Place::sqlite());
 }
 
-/// Starts a command twice at once, and once more; the third run is killed.
+/// Starts a command twice at the same time: it runs once. Then kills a run under another key: the
+/// next run takes over.
 pub(crate) fn one_run_at_a_time(place: &Place) {
     let script = "echo run >> runs; cat go > /dev/null; echo out; echo err >&2; exit 3";
     let pipe = Command::new("mkfifo").arg(place.path("go")).status();

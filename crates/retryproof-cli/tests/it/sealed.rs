@@ -107,7 +107,7 @@ fn seal_8_a_program_without_the_settings_is_told() {
     }
 }
 
-/// The new master key wraps every key; then the old one can go.
+/// A rotation wraps every key with the new master key. The old master key can then be deleted.
 #[test]
 fn seal_8_a_rotation_replaces_the_master_key() {
     let place = Place::sealed_sqlite();
@@ -143,7 +143,7 @@ fn resolved(place: &Place, stored: &str, record: &[&str], about: &[&str]) {
     run(place, &[&resolve, record, about, &asked].concat(), 0);
 }
 
-/// The answers of a subject are gone, its work does not run again, and other answers stay.
+/// An erase removes the answers of a subject and no others. The subject's work does not run again.
 #[test]
 fn seal_8_the_answers_of_a_subject_are_erased() {
     let place = Place::sealed_sqlite();

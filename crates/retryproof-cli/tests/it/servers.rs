@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The checks of the other modules, on servers, which several machines share.
+//! Runs the checks of the other modules on servers, which several machines can share.
 
 use retryproof::OwnerId;
 

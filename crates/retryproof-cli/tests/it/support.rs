@@ -59,7 +59,7 @@ impl Place {
         Self { folder, url, is_hashed: false, is_sealed: false }.migrated()
     }
 
-    /// The store of a server, with hashed identities.
+    /// Like [`on`](Self::on), with hashed identities.
     pub(crate) fn hashed_on(url: String) -> Self {
         let folder = Folder::new("cli").expect("a folder");
         Self { folder, url, is_hashed: true, is_sealed: false }.migrated()

@@ -32,7 +32,8 @@ fn records(text: &str) -> BTreeMap<String, Value> {
     lines.map(|line| (line["key"].as_str().unwrap().to_owned(), line)).collect()
 }
 
-/// Stores a command's result with bytes that are not text, and one whose output was not kept.
+/// Stores the results of two commands: the output of one is not text, and the output of the other
+/// is too large to be kept.
 fn with_results(place: &Place) {
     let all: &[(&[&str], &str)] = &[
         (&["binary"], "printf 'a\\377\\000b'; exit 3"),

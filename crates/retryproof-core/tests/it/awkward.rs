@@ -213,8 +213,8 @@ async fn sto_4_sto_5_a_purge_that_is_never_answered_is_a_failed_round() {
     assert_eq!(store.0.purges.load(Ordering::SeqCst), 2);
 }
 
-/// MariaDB waits a second for a locked row. A first look that took longer than the caller's wait is
-/// the only call.
+/// A first look can take long: MariaDB, for example, waits a second for a locked row. If the first
+/// look takes longer than the caller's wait, it is the only call.
 #[tokio::test(start_paused = true)]
 async fn acq_6_a_first_look_that_outlasts_the_wait_is_the_last_one() {
     let slow = SlowStore::new(MemoryStore::new(), Duration::ZERO, WAIT + 500 * MS);

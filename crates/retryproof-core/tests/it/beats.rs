@@ -82,7 +82,7 @@ async fn run_3_a_completion_and_a_release_wait_for_the_beat_under_way() {
     }
 }
 
-/// How long each beat took that failed.
+/// How long each failed beat took.
 #[derive(Debug, Default)]
 struct FailedBeats(Mutex<Vec<Duration>>);
 

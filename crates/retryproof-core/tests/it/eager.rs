@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The call decides how a lease ends. What happens to its future changes nothing (RUN-5).
+//! A call such as `complete` decides at once how a lease ends. What the caller does with the
+//! returned future changes nothing (RUN-5).
 
 use std::future::Future;
 use std::pin::Pin;

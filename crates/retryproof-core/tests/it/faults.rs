@@ -38,7 +38,7 @@ struct Lab {
     faults: Faults,
     log: CallLog,
     counters: Arc<Counters>,
-    /// Runs of actions over all calls.
+    /// The number of runs of the action, in all calls.
     runs: Arc<AtomicU32>,
 }
 
@@ -53,7 +53,7 @@ enum Does {
 #[derive(Debug)]
 struct Ended {
     result: Result<Report<u32>, ExecuteError<&'static str>>,
-    /// Runs of the action in this call.
+    /// The number of runs of the action in this call.
     runs: u32,
     took: Duration,
 }
@@ -173,9 +173,9 @@ impl Ended {
         self.result.as_ref().ok().map(|report| report.recorded)
     }
 
-    /// Checks that the outcome is true (S10): Executed ran once here; Replayed and in flight ran
-    /// nothing here, unless the completion was refused; a store error before the action ran
-    /// nothing.
+    /// Checks that the outcome is true (S10). For `Executed`, this call ran the action once. For
+    /// `Replayed` and `InFlight`, it did not run the action, unless its completion was refused. For
+    /// a store error before the action, it ran nothing.
     #[track_caller]
     fn is_true(&self, what: &str) {
         let runs = match &self.result {

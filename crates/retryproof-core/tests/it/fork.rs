@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Owner ids in processes that a fork has made of one process, as in a server that forks its
-//! workers (ACQ-9).
+//! Owner ids in a process and in its forks, as in a server that forks its workers (ACQ-9).
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -35,7 +35,8 @@ async fn keys(store: &SharedStore) -> Vec<String> {
     page.records.iter().map(|record| record.id.key().expose().to_owned()).collect()
 }
 
-/// Every way into the engine prints the digest that the store keeps, and only that.
+/// Whichever method acquires the lease, logs show the digest that the store keeps, and nothing that
+/// is printed contains the key.
 #[tokio::test(start_paused = true)]
 async fn id_5_logs_and_debug_output_show_the_digest_that_the_store_keeps() {
     let store = SharedStore::builder(memory()).with_inspect().build();

@@ -16,7 +16,8 @@ use retryproof_core::{
 };
 use retryproof_memory::MemoryStore;
 
-/// A store that looks shared, and that keeps the acquires it receives.
+/// A store that seems to be shared with other processes, and that keeps the acquires that it
+/// receives.
 #[derive(Debug, Clone, Default)]
 struct Watched {
     inner: Arc<MemoryStore>,

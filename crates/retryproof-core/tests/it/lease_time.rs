@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! When a lease begins and ends for its holder: it counts from before the call that granted or
-//! extended it, so that it ends for the holder before it ends for the store.
+//! When a lease begins and ends for its holder. The lease is measured from just before the call
+//! that granted or extended it, so that it ends for the holder before it ends for the store.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -19,7 +19,8 @@ use tokio::time::{sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Terminal events by lease: a token is unique only within its identity.
+/// The terminal events of each lease. The map's key includes the identity, because a token is
+/// unique only within its identity.
 #[derive(Debug, Default)]
 struct Ends(Mutex<HashMap<(Identity, FencingToken), Vec<String>>>);
 

@@ -223,7 +223,7 @@ async fn seal_2_nothing_runs_while_the_keys_are_away_or_wrong() {
     assert!(world.run(of("done")).await.unwrap().is_replayed());
 }
 
-/// A failure of the keys is not one of the store, so it opens no circuit (STO-5).
+/// If the keys are unavailable, the store has not failed, so the circuit stays closed (STO-5).
 #[tokio::test(start_paused = true)]
 async fn seal_2_the_keys_open_no_circuit() {
     let world = World::new();
@@ -236,8 +236,8 @@ async fn seal_2_the_keys_open_no_circuit() {
     assert!(world.run(of("k")).await.unwrap().is_executed());
 }
 
-/// What is sealed under the key of a subject ends with that key, in every scope, and nothing else
-/// does.
+/// After the key of a subject is destroyed, its results cannot be opened in any scope. All other
+/// results can.
 #[tokio::test(start_paused = true)]
 async fn seal_3_each_subject_has_a_key() {
     let calls = [
@@ -310,7 +310,7 @@ async fn seal_4_a_destroyed_subject_gets_tombstones_and_nothing_runs_twice() {
     assert!(failed.to_string().contains("destroyed"), "{failed}");
 }
 
-/// Each byte of a sealed result counts, and a result of another record does not open.
+/// A sealed result cannot be opened if it was damaged, or if it was stored in another record.
 #[tokio::test(start_paused = true)]
 async fn seal_5_a_moved_or_damaged_result_is_unreadable() {
     let world = World::new();
@@ -350,7 +350,8 @@ async fn seal_5_the_detail_of_a_tombstone_is_sealed() {
     assert!(!contains(world.stored("detail").await.sealed().unwrap(), "canary"));
 }
 
-/// The result of an operator is sealed, and the repeated resolve is recognised (OPS-3).
+/// The result with which an operator resolves a record is sealed, and a repeated resolve is
+/// recognised (OPS-3).
 #[tokio::test(start_paused = true)]
 async fn seal_5_the_result_of_a_resolve_is_sealed() {
     let world = World::new();

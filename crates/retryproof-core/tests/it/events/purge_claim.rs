@@ -18,7 +18,7 @@ use super::support::Heard;
 use crate::outcomes::Told;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// The shortest pause between two rounds of a fleet.
+/// The shortest pause between two rounds of all processes together.
 const CLAIM: Duration = Duration::from_secs(54);
 /// The longest pause between two rounds of one process.
 const LATEST: Duration = Duration::from_secs(66);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A store that becomes unavailable while an action runs. During 0.4 leases nothing is lost; during
-//! two leases, the action is notified.
+//! A store that becomes unavailable while an action runs. If that takes 0.4 leases, nothing is
+//! lost. If it takes two leases, the action is notified of the loss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -44,8 +44,8 @@ async fn run_2_a_holder_whose_every_beat_panics_hears_that_its_lease_is_lost() {
     assert_eq!(loss, Loss::Expired);
 }
 
-/// A memory store that panics when a method is called, not when its future is polled. The methods
-/// panic as often as `panics` says.
+/// A memory store that panics when a method is called, not when its future is polled. `panics` is
+/// the number of calls that will still panic.
 #[derive(Debug)]
 struct Jumpy {
     store: SharedStore,

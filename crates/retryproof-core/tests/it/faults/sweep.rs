@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One fault at each call of a run in turn, and a fault at every n-th call, until no fault hits a
-//! run.
+//! Repeats a run with one fault, at the first call, then at the second, and so on, until no call is
+//! left. Also repeats a run with a fault at every n-th call.
 
 use std::time::Duration;
 
@@ -52,7 +52,8 @@ impl Story {
         ]
     }
 
-    /// Checks what holds whatever fails: true outcomes, calls that end, and one result.
+    /// Checks what must be true whichever calls fail: outcomes are true, calls end, and there is
+    /// one result.
     fn is_safe(&self, lab: &Lab, what: &str) {
         for (name, ended, wait) in self.calls() {
             let what = format!("{what}, {name}");
@@ -143,8 +144,7 @@ async fn acq_6_sto_5_one_swallowed_call_costs_its_own_caller_at_most() {
     }
 }
 
-/// If every n-th call fails, even if every call does, outcomes stay true and in time. The fewer
-/// calls fail, the more succeed.
+/// If every n-th call fails, or even every call, outcomes stay true and in time.
 #[tokio::test(start_paused = true)]
 async fn sto_5_every_nth_call_may_fail() {
     for fault in [
@@ -181,8 +181,8 @@ async fn sto_5_every_nth_call_may_fail() {
     }
 }
 
-/// Two calls that are refused or get no answer keep every promise that one keeps, except that
-/// callers may notice.
+/// If two calls are refused or get no answer, the same is true as after one fault, except that
+/// callers may notice the faults.
 #[tokio::test(start_paused = true)]
 async fn cmp_2_any_two_faults_keep_outcomes_true() {
     for (first, second) in [

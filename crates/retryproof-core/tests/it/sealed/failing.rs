@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SEAL-2, SEAL-5: a sealer that panics, hangs or has no key only fails its call, or leaves a
-//! tombstone.
+//! SEAL-2, SEAL-5: if a sealer panics, hangs or has no key, only the call fails, or a tombstone is
+//! recorded.
 
 use std::future::pending;
 use std::sync::Arc;
