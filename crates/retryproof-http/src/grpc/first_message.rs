@@ -217,7 +217,7 @@ impl<B: Body> fmt::Debug for GrpcBody<B> {
 mod tests {
     use super::*;
 
-    /// Whether a body that arrives in pieces of `size` bytes goes on beyond the first message.
+    /// Whether a body that arrives in pieces of `size` bytes continues beyond the first message.
     fn cut(bytes: &[u8], size: usize) -> bool {
         let mut message = MessageProgress::default();
         bytes.chunks(size).any(|piece| message.goes_on(piece))

@@ -158,8 +158,8 @@ async fn fp_2_a_mismatch_is_judged_before_anything_is_opened() {
     let other = Fingerprint::new(&[1; 33]).unwrap();
     let (app, runs, _) = planted(b"garbage".to_vec(), Some(other)).await;
     assert_eq!(send(&app, post("/pay", "k", "")).await.code(), "fingerprint-mismatch");
-    // This program does not know the record's algorithm, so the request cannot be compared and is
-    // refused.
+    // This program does not support the record's algorithm, so the request cannot be compared and
+    // is refused.
     let foreign = Fingerprint::new(&[200; 33]).unwrap();
     let (app, _, _) = planted(b"garbage".to_vec(), Some(foreign)).await;
     assert_eq!(send(&app, post("/pay", "k", "")).await.code(), "record-unreadable");

@@ -125,7 +125,8 @@ async fn http_1_a_service_nested_at_a_path_is_matched() {
         let answer = send(&named, post("/api/x", "k", "")).await;
         assert_eq!((answer.text(), answer.is_replay()), ("1", replayed));
     }
-    // Without a router, no route is known for the scope: the request is refused, not passed on.
+    // For a nested service, no route is known from which a default scope could be derived. The
+    // request is refused, not passed on unguarded.
     let unnamed = nested.layer(filter().guard(Policy::unnamed()));
     assert_eq!(send(&unnamed, post("/api/x", "k", "")).await.code(), "scope-invalid");
     assert_eq!(runs.count(), 1);

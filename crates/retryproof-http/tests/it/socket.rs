@@ -160,7 +160,7 @@ impl Gate {
                 }
                 let watch = Watch(dropped);
                 let response = next.run(request).await;
-                // Report only a drop in the middle of the request.
+                // The request has ended, so `watch` must not report that it was dropped.
                 std::mem::forget(watch);
                 response
             }

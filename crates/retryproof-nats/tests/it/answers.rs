@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::support::{SCOPE, TestStreams, counting, start, until, waiting};
 
-/// Acquires the key of the messages with this body for another owner.
+/// Acquires `key` for another owner, with the fingerprint of a message that has this `body`.
 async fn hold(engine: &IdempotencyEngine, key: &str, body: &str, lease: Duration) -> HeldLease {
     let ctx = IdempotencyContext::builder(SCOPE, key)
         .lease(lease)

@@ -468,7 +468,7 @@ async fn cmp_7_postgres_complete_in_joins_a_transaction_of_tokio_postgres() {
     assert_eq!(world.replay("1").await, "by tokio-postgres");
     assert!(matches!(world.standing("2").await, Peeked::Absent));
     assert_eq!((world.rows().await, world.ends()), (1, (1, 1, 0)));
-    // The first of these calls loses its lease. The second has a statement that fails.
+    // The next call loses its lease. After that, a statement in another call's transaction fails.
     let held = world.held("3").await;
     world
         .table

@@ -153,7 +153,8 @@ async fn cmp_7_mysql_an_action_that_swallows_a_deadlock_leaves_neither_record_no
         .execute(ctx(), async |tx: &mut Tx| {
             add(tx, &accounts, 1, -10).await?;
             deadlock(tx, &accounts).await;
-            // The action repeats only the statement that failed.
+            // The deadlock has rolled the whole transaction back, but the action repeats only the
+            // statement that failed.
             add(tx, &accounts, 2, 10).await?;
             Ok::<_, String>("paid".to_owned())
         })
