@@ -30,9 +30,9 @@ pub(crate) const ROUNDS: usize = 61;
 const PLAIN: &str = "plain axum";
 const PLAIN_KEYLESS: &str = "plain axum, keyless";
 
-/// One way to send requests: a name, the path, which keys. Each is compared with plain axum, which
-/// gets the same request with the same key header, because reading that header is not the guard's
-/// work.
+/// One way to send requests: its name, the path, and which keys are sent. Each way is compared with
+/// plain axum, which gets the same request with the same key header, because reading that header is
+/// not the guard's work.
 pub(crate) type Way = (&'static str, &'static str, Keys);
 
 const KEYED: [Way; 5] = [

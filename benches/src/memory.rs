@@ -268,7 +268,7 @@ fn rows(report: &mut Report, what: &str, medians: &[Median], goal: Option<f64>) 
 }
 
 /// `WORK WHO COUNT` runs a work COUNT times, for callgrind; `allocations` and `fill WHO COUNT`
-/// answer with figures of the counting allocator.
+/// print figures of the counting allocator.
 pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let number = |text: &str| text.parse::<u64>().map_err(|error| format!("`{text}`: {error}"));

@@ -148,7 +148,7 @@ fn timed(work: &str, who: &str) -> Result<f64, String> {
 }
 
 /// `WORK WHO COUNT` makes COUNT calls, for callgrind; `time WORK WHO COUNT` prints how long a call
-/// took; `allocations WORK WHO` answers with figures of the counting allocator.
+/// took; `allocations WORK WHO` prints figures of the counting allocator.
 pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let number = |text: &str| text.parse::<u64>().map_err(|error| format!("`{text}`: {error}"));

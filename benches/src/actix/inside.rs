@@ -36,7 +36,7 @@ pub(super) const WAYS: [Way; 7] = [
     ("keyless, middleware", "/optional-wrapped", Keys::None),
 ];
 
-/// Answers with the allocations of each way, by the way's number.
+/// Prints the allocations of each way, with the way's number.
 pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
     let steps = WAYS.into_iter().flat_map(|way| CALLS.map(|calls| (way, calls)));
     let (mut before, mut number) = (Heap::default(), 0);
@@ -51,7 +51,7 @@ pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
     })
 }
 
-/// Calls one way, by its number, `COUNT` times, while callgrind counts the instructions.
+/// Makes `COUNT` calls in the way with the number `WAY`, while callgrind counts the instructions.
 pub(super) fn repeat(args: &[String]) -> Result<(), String> {
     let [way, count] = args else { return Err("usage: actix call WAY COUNT".into()) };
     let way = way

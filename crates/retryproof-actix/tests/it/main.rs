@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The adapter's promises, tested in process. The lab's suite tests them over sockets.
+//! The adapter's promises, tested in process. The suite of the lab (`examples/lab`) tests them over
+//! sockets.
 
 mod alike;
 mod callers;

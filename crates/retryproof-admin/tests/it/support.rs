@@ -171,7 +171,7 @@ pub(crate) fn complete() -> RecordSummary {
     RecordSummary::new(RecordState::Complete, FencingToken::new(42), left, 210, true)
 }
 
-/// Requests a page, as a browser does.
+/// A response of the page, with its whole body.
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,

@@ -69,7 +69,7 @@ async fn sto_4_a_purge_that_fails_is_logged_and_tried_again() {
     assert_eq!(told.lines(FAILED), 0);
 }
 
-/// The half of the next test that runs in a separate process, because a process warns only once.
+/// The part of the next test that runs in a separate process, because a process warns only once.
 #[tokio::test(start_paused = true)]
 async fn sto_4_child_starts_engines() {
     let Ok(kind) = std::env::var("RETRYPROOF_TEST_PURGE") else { return };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine on several runtimes, and on a store that answers at once only most of the time.
+//! The engine on several runtimes, and on a store that does not always answer at once.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ fn ctx(key: &str) -> IdempotencyContext {
         .expect("a context")
 }
 
-/// A server can have a runtime for each worker, and one of them ends while the handler of another
-/// one runs.
+/// A server can have a runtime for each worker, and one runtime can end while a handler runs on
+/// another.
 #[test]
 fn run_1_a_lease_beats_on_when_the_runtime_of_an_earlier_one_has_ended() {
     let log = CallLog::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An observer that records every event, and a store whose answers and purge a test sets.
+//! An observer that records every event, and a store whose notes and purges a test sets.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
