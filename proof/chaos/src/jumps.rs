@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Jumps of the wall clock, forward and back, while leases are held (ACQ-7, ACQ-10, STO-4).
 //!
-//! The run starts itself again with a library that moves the wall clock (`clocks/preload.c`). Its
-//! server inherits the library, so the clock of the store jumps, and that of the calling process
-//! with it. Monotonic clocks stay as they are.
+//! The run starts itself again with a library that moves the wall clock (`clocks/preload.c`). The
+//! server inherits the library from the run, so the clocks of the store and of the calling process
+//! jump together. Monotonic clocks do not jump.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -31,7 +31,7 @@ const SCOPE: &str = "jumps";
 const OFFSET: &str = "offset";
 const LEASE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
-/// In seconds.
+/// An hour, in seconds.
 const HOUR: i64 = 3_600;
 const MINUTE: i64 = 60;
 
@@ -50,7 +50,7 @@ fn start(plan: &Plan, folder: &Path) -> Done<bool> {
     let offset = folder.join(OFFSET);
     fs::write(&offset, [0; 16])?;
     for file in [&library, &offset] {
-        // Servers run as other users.
+        // The server runs as another user, which must be able to read both files.
         fs::set_permissions(file, Permissions::from_mode(0o755))?;
     }
     let mut command = Command::new(std::env::current_exe()?);
@@ -67,7 +67,7 @@ fn start(plan: &Plan, folder: &Path) -> Done<bool> {
     }
 }
 
-/// The run itself.
+/// Makes the run, in the process whose clock can be moved.
 pub(crate) fn inside(plan: &Plan) -> Done<bool> {
     let folder = plan.out.clone().ok_or("jumps-inside needs --out")?;
     let server = Server::start(&plan.store, &folder)?;
@@ -120,7 +120,7 @@ struct Jumps {
 }
 
 impl Jumps {
-    /// Moves the clock, to so many seconds ahead of the right time.
+    /// Sets the clock to `seconds` ahead of the right time.
     fn jump(&mut self, seconds: i64) -> Done {
         let bytes = (seconds * 1_000_000_000).to_ne_bytes();
         self.offset.write_all_at(&bytes, 0)?;
@@ -129,12 +129,13 @@ impl Jumps {
         Ok(())
     }
 
-    /// Without this, the run would prove nothing.
+    /// Checks that the clocks of the store and of this process can be moved. Otherwise, the run
+    /// would prove nothing.
     async fn the_clock_jumps(&mut self) -> Done {
         let before = wall_clock_micros();
         self.grant("the clock", OwnerId::new(), false).await?;
         self.jump(HOUR)?;
-        // The lease is over by the store's clock.
+        // This grant succeeds only if the lease has ended by the store's clock.
         self.grant("the clock", OwnerId::new(), true).await?;
         let moved = wall_clock_micros() - before;
         self.jump(0)?;
@@ -144,7 +145,7 @@ impl Jumps {
         }
     }
 
-    /// Over the ends of leases, and back.
+    /// Jumps forward, past the ends of leases, and back.
     async fn forward(&mut self) -> Done {
         let [a, b] = [OwnerId::new(), OwnerId::new()];
         for key in ["taken", "kept", "late"] {
@@ -159,7 +160,8 @@ impl Jumps {
         )?;
         self.completed("taken", a, FencedWrite::NotOwner).await?;
         self.completed("taken", b, FencedWrite::Applied).await?;
-        // Fenced by owner, not by time (CMP-2).
+        // The lease has ended, but no other owner took over, and a completion is fenced by owner,
+        // not by time (CMP-2).
         self.completed("late", a, FencedWrite::Applied).await?;
         let _ = self.store.purge(1_000).await?;
         self.jump(0)?;
@@ -174,7 +176,7 @@ impl Jumps {
         Ok(())
     }
 
-    /// Before the starts of leases.
+    /// Jumps back, to a time before the starts of leases.
     async fn back(&mut self) -> Done {
         let [a, b] = [OwnerId::new(), OwnerId::new()];
         let first = self.grant("back", a, false).await?;
@@ -183,7 +185,7 @@ impl Jumps {
         if !matches!(&busy, Acquired::Busy(lease) if lease.remaining > LEASE) {
             return Err(format!("a held key after a jump back is {busy:?}").into());
         }
-        // A beat brings the lease back to its length.
+        // After a beat, the lease has its normal length again.
         self.is("extend", self.store.extend(&id("back")?, a, LEASE).await?, FencedWrite::Applied)?;
         match self.store.peek(&id("back")?).await? {
             Peeked::Busy(lease) if lease.remaining <= LEASE => {}
@@ -198,8 +200,8 @@ impl Jumps {
         self.replayed("back").await
     }
 
-    /// Tokens over releases and takeovers. All jumps together are shorter than the hour for which
-    /// stores keep the token of a released key.
+    /// Checks that tokens grow over releases, takeovers and jumps. All jumps together are shorter
+    /// than the hour for which stores keep the token of a released key.
     async fn tokens(&mut self) -> Done {
         let mut last = self.grant("tokens", OwnerId::new(), false).await?;
         for step in 0..20 {
@@ -220,8 +222,8 @@ impl Jumps {
         self.jump(0)
     }
 
-    /// A purge while the clock is ahead of the ends of leases, but not of ttls (STO-4). Returns
-    /// whether the one result whose ttl was over is gone.
+    /// Purges while the clock is past the ends of the leases and of one ttl (STO-4). Returns
+    /// whether the result with that ttl is still gone when the clock is right again.
     async fn purge(&mut self) -> Done<bool> {
         let owner = OwnerId::new();
         for key in ["done", "busy", "brief"] {
@@ -246,7 +248,7 @@ impl Jumps {
         Ok(matches!(self.store.peek(&id("brief")?).await?, Peeked::Absent))
     }
 
-    /// Beats under jumps: with no other caller, the holder keeps its lease (RUN-1).
+    /// Checks that beats keep the lease during jumps if there is no other caller (RUN-1).
     async fn beats(&mut self) -> Done {
         let engine = IdempotencyEngine::new(self.store.clone());
         let runs = Arc::new(AtomicU64::new(0));
@@ -333,7 +335,7 @@ impl Jumps {
     }
 }
 
-/// Runs an action that takes so long; returns how often it has run.
+/// Makes a call whose action takes `ms` milliseconds and returns the number of its run.
 async fn work(
     engine: IdempotencyEngine,
     key: &'static str,

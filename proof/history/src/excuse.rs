@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Excuse`]: everything by which a rule does not flag what a fault may have caused, in one table.
-//! Each run counts which share of its stories and operations each excuse covered; a share above its
-//! bound voids the run.
+//! [`Excuse`]: the reasons for which a rule does not flag what a fault may have caused, in one
+//! table. For each excuse, a run counts the share of its stories and of its operations that the
+//! excuse covered. A share above its bound voids the run.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use crate::event::Fun;
 use crate::story::{Op, Run, Story};
 
-/// Why something is not flagged.
+/// Why a rule does not flag a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the table says it")]
 pub enum Excuse {
@@ -45,8 +45,9 @@ pub struct Row {
     /// Which rules use it.
     pub rules: &'static str,
     /// The bounds: for a store, or for all (`*`), the largest shares of stories and of operations
-    /// in percent. The first that fits counts. Beside each bound stands what causes the share and
-    /// what runs of 50 s showed on a busy machine.
+    /// in percent. The first bound that fits the store counts. The comment on each bound names the
+    /// cause of the shares, and then the two shares that were measured in runs of 50 s on a busy
+    /// machine.
     most: &'static [(&'static str, u64, u64)],
 }
 
@@ -61,7 +62,7 @@ impl Row {
     }
 }
 
-/// Every excuse that there is.
+/// All excuses.
 pub const EXCUSES: [Row; 18] = [
     Row {
         excuse: Excuse::Unanswered,
@@ -69,17 +70,18 @@ pub const EXCUSES: [Row; 18] = [
         what: "a call without an answer may have taken effect, at any later time",
         rules: "S1 S2 S7 S14 S18 OPS-3 OPS-4",
         most: &[
-            // Only one answer of 97 is lost, and no process is killed: 2 and 1 measured, 7 with
-            // operators.
+            // One answer of 97 is lost, and no process is killed. Measured: 2 and 1, and 7 of the
+            // stories with operators.
             ("memory", 12, 3),
-            // Three kills a second meet up to eight calls each: 20 to 30 and 5.
+            // Three kills a second meet up to eight calls each. Measured: 20 to 30, and 5.
             ("sqlite", 40, 8),
-            // Kills, and a cut connection that carries all calls of a worker: 23 and 3.
+            // Kills, and cuts of a connection that carries all calls of a worker. Measured: 23 and
+            // 3.
             ("redis", 35, 8),
-            // Without a primary, calls fail for seconds, and no proxy shows which were not sent:
-            // 15 and 9.
+            // Without a primary, calls fail for seconds, and no proxy shows which calls were not
+            // sent. Measured: 15 and 9.
             ("sentinel", 30, 15),
-            // Kills, cuts and restarts, after each of which a pool finds its connections broken:
+            // Kills, cuts and restarts, each of which breaks the connections of a pool. Measured:
             // 32 and 10.
             ("*", 45, 15),
         ],
@@ -90,10 +92,11 @@ pub const EXCUSES: [Row; 18] = [
         what: "a heartbeat without an answer may have prolonged its lease",
         rules: "S14 S18 L3",
         most: &[
-            // The store answers at once: 1 and 1.
+            // The store answers at once. Measured: 1 and 1.
             ("memory", 10, 3),
-            // A beat is given up after a quarter of its lease, so a busy machine loses those of
-            // the shortest leases: 51 and 14, and 71 with leases of up to 120 ms.
+            // A beat is given up after a quarter of its lease, so a busy machine loses beats of the
+            // shortest leases. Measured: 51 and 14, and 71 of the stories with leases of up to 120
+            // ms.
             ("*", 85, 25),
         ],
     },
@@ -107,8 +110,8 @@ pub const EXCUSES: [Row; 18] = [
             ("memory", 0, 0),
             // It has no connections.
             ("sqlite", 0, 0),
-            // A cut a second disturbs one worker of eight, or all every fifth time; a server is
-            // away every 12 s: 28 and 12.
+            // One cut a second disturbs one worker of eight, and every fifth cut disturbs all
+            // workers. Every 12 s, the server is unavailable. Measured: 28 and 12.
             ("*", 40, 15),
         ],
     },
@@ -118,10 +121,10 @@ pub const EXCUSES: [Row; 18] = [
         what: "an owner whose grant no caller heard of may have held the record",
         rules: "S2 S3 S9 L3",
         most: &[
-            // An acquire has to lose its answer: 2 and 1.
+            // Happens only if an acquire loses its answer. Measured: 2 and 1.
             ("memory", 6, 2),
-            // A killed worker leaves up to eight acquires: 8 to 14 and 3. It was 65 of the
-            // stories when each cut disturbed all workers, and each call during a cut counted.
+            // A killed worker leaves up to eight acquires. Measured: 8 to 14, and 3. When each cut
+            // disturbed all workers and each call during a cut counted, it was 65 of the stories.
             ("*", 20, 5),
         ],
     },
@@ -131,7 +134,8 @@ pub const EXCUSES: [Row; 18] = [
         what: "an acquire of the owner itself may arrive late and give it the lease again",
         rules: "S3 S17 OPS-4",
         most: &[
-            // The same owner has to go on after an acquire without an answer: 2 and 1.
+            // Happens only if an owner continues after an acquire without an answer. Measured: 2
+            // and 1.
             ("*", 5, 2),
         ],
     },
@@ -141,7 +145,8 @@ pub const EXCUSES: [Row; 18] = [
         what: "an operator may have released, resolved or forgotten the record",
         rules: "S1 S2 S3 S4 S5 S6 S7 S8 L4 OPS-3 OPS-4",
         most: &[
-            // Operators are asked for, and OPS-3 and OPS-4 judge what they do: 42 and 24.
+            // No bound: the run asks for operators, and OPS-3 and OPS-4 judge their calls.
+            // Measured: 42 and 24.
             ("*", 100, 100),
         ],
     },
@@ -151,7 +156,7 @@ pub const EXCUSES: [Row; 18] = [
         what: "of two calls of one owner at the same time, either may be the second",
         rules: "S14 OPS-3",
         most: &[
-            // A beat has to last until the next one is sent: 7 and 2.
+            // Happens only if a beat lasts until the next one is sent. Measured: 7 and 2.
             ("*", 15, 5),
         ],
     },
@@ -161,7 +166,7 @@ pub const EXCUSES: [Row; 18] = [
         what: "a lock prevents a takeover, so nothing is left of a lease that stands",
         rules: "S14 S18",
         most: &[
-            // No transaction of the run stays open: 0.
+            // No transaction of the run stays open. Measured: 0.
             ("*", 2, 1),
         ],
     },
@@ -171,10 +176,10 @@ pub const EXCUSES: [Row; 18] = [
         what: "a fault hit the store, the network or the process, or a call lasted a tenth of a lease",
         rules: "L1 L2 L3 L4",
         most: &[
-            // The only process is the one that is stopped: 40 and 5.
+            // The process that is stopped is the only one. Measured: 40 and 5.
             ("memory", 60, 10),
             // Most waits and long actions meet a fault of their process, their server or their
-            // network: 29 and 4.
+            // network. Measured: 29 and 4.
             ("*", 40, 10),
         ],
     },
@@ -184,8 +189,8 @@ pub const EXCUSES: [Row; 18] = [
         what: "the process did not run for a part of the time",
         rules: "L1 L2 L3 L4",
         most: &[
-            // It only adds the time in which the process did not run, which the process measures,
-            // to a bound.
+            // No bound: this excuse only adds to a time bound the time in which the process did not
+            // run, which the process measures.
             ("*", 100, 100),
         ],
     },
@@ -195,8 +200,8 @@ pub const EXCUSES: [Row; 18] = [
         what: "a lease is too short for timers of a shared machine",
         rules: "L4",
         most: &[
-            // Leases are drawn from 40 ms on: 22 and 3, and 55 and 6 if none is longer than 120
-            // ms.
+            // The shortest leases have 40 ms. Measured: 22 and 3, and 55 and 6 if no lease is
+            // longer than 120 ms.
             ("*", 75, 10),
         ],
     },
@@ -206,9 +211,9 @@ pub const EXCUSES: [Row; 18] = [
         what: "the process died before what it had to do next",
         rules: "S16 S19",
         most: &[
-            // It is not killed.
+            // The only process is not killed.
             ("memory", 0, 0),
-            // Three kills a second leave up to eight leases each: 22 and 3.
+            // Three kills a second leave up to eight leases each. Measured: 22 and 3.
             ("*", 35, 6),
         ],
     },
@@ -218,7 +223,8 @@ pub const EXCUSES: [Row; 18] = [
         what: "a completion was refused after its caller had been answered",
         rules: "S19",
         most: &[
-            // A completion has to outlast its caller and be refused then: 2 and 1.
+            // Happens only if a completion outlasts its caller and is then refused. Measured: 2 and
+            // 1.
             ("*", 5, 2),
         ],
     },
@@ -228,7 +234,7 @@ pub const EXCUSES: [Row; 18] = [
         what: "a claim at the end got no answer and was repeated",
         rules: "L5",
         most: &[
-            // The server would have to be away after the last fault: 0.
+            // Happens only if the server is unavailable after the last fault. Measured: 0.
             ("*", 5, 2),
         ],
     },
@@ -238,9 +244,10 @@ pub const EXCUSES: [Row; 18] = [
         what: "the memory store keeps no fingerprint of a lease that an operator resolves",
         rules: "S11 S18",
         most: &[
-            // Another fingerprint has to meet a resolved lease: 1 and 1.
+            // Happens only if a call with another fingerprint meets a resolved lease. Measured: 1
+            // and 1.
             ("memory", 10, 3),
-            // All others keep it.
+            // All other stores keep the fingerprint.
             ("*", 0, 0),
         ],
     },
@@ -250,10 +257,10 @@ pub const EXCUSES: [Row; 18] = [
         what: "a fail-over loses acknowledged writes; what follows is counted as lost",
         rules: "S1 S2 S3 S4 S5 S6 S9 S13 S17 S18 OPS-3 OPS-4",
         most: &[
-            // A group needs some ten seconds until it is whole: 67 and 58 with a fail-over every
-            // 20 s.
+            // After a failover, a group needs about ten seconds to recover. Measured: 67 and 58,
+            // with a failover every 20 s.
             ("sentinel", 75, 70),
-            // No other store loses what it acknowledged.
+            // No other store loses acknowledged writes.
             ("*", 0, 0),
         ],
     },
@@ -263,11 +270,11 @@ pub const EXCUSES: [Row; 18] = [
         what: "MariaDB shows a result before it is durable; what follows is counted as lost",
         rules: "S5 S6",
         most: &[
-            // The server has to die in the moment between: 0.
+            // Happens only if the server dies between the two moments. Measured: 0.
             ("mariadb", 2, 1),
             // As on MariaDB.
             ("mysql", 2, 1),
-            // All others show what is durable.
+            // All other stores show only durable results.
             ("*", 0, 0),
         ],
     },
@@ -277,13 +284,13 @@ pub const EXCUSES: [Row; 18] = [
         what: "the search for an order is too long, or too much in it is uncertain",
         rules: "S18",
         most: &[
-            // Two stories of 2,000 have too much in them: 0.1 and 0.2.
+            // Two stories of 2,000 are too long or too uncertain. Measured: 0.1 and 0.2.
             ("*", 1, 2),
         ],
     },
 ];
 
-/// Which operations of a story which excuse covered.
+/// The operations of a story that each excuse covered.
 #[derive(Debug, Clone, Default)]
 pub struct Excused(RefCell<BTreeSet<(Excuse, usize)>>);
 
@@ -302,11 +309,11 @@ impl Excused {
 pub struct Share {
     /// The excuse.
     pub row: &'static Row,
-    /// So many stories, and so many operations.
+    /// The numbers of stories and of operations that the excuse covered.
     pub covered: (u64, u64),
-    /// Of so many.
+    /// The numbers of all stories and of all operations.
     pub of: (u64, u64),
-    /// At most so many of a hundred.
+    /// The bounds for the two shares, in percent.
     pub most: (u64, u64),
 }
 
@@ -324,7 +331,7 @@ impl Share {
         EXCUSES.iter().map(share).collect()
     }
 
-    /// Whether it covered more than it may.
+    /// Whether the excuse covered a larger share than its bounds allow.
     #[must_use]
     pub fn is_too_large(&self) -> bool {
         let exceeds = |covered: u64, of: u64, most: u64| covered * 100 > of * most;
@@ -333,7 +340,7 @@ impl Share {
     }
 }
 
-/// The operations that are counted: a wait sleeps, and has no effect.
+/// The operations that are counted. Waits are not counted, because a wait has no effect.
 fn operations(story: &Story) -> impl Iterator<Item = &Op> {
     story.ops.iter().filter(|op| op.fun != Fun::Wait)
 }

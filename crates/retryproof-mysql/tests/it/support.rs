@@ -55,7 +55,7 @@ pub(crate) fn unique(what: &str) -> String {
     format!("{what}_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A separate connection, with all privileges.
+/// A connection that is independent of the store's, with all privileges.
 pub(crate) async fn stranger() -> MySqlConnection {
     MySqlConnection::connect(&url()).await.expect("the server answers")
 }

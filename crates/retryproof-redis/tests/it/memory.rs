@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Redis without memory: calls of an engine on a server that refuses writes (`noeviction`), and on
-//! one that evicts records instead. What an eviction loses is what the guide says: the work of the
-//! evicted keys runs again, that of all other keys does not, and a holder notices.
+//! Redis that is out of memory: calls of an engine on a server that refuses writes (`noeviction`),
+//! and on a server that evicts records instead. As the guide says, the work of the evicted keys
+//! runs again, the work of all other keys does not, and the holder of an evicted key notices.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -34,15 +34,15 @@ async fn engine(config: RedisConfig) -> IdempotencyEngine {
     IdempotencyEngine::new(SharedStore::from(RedisStore::connect(config).await.expect("connected")))
 }
 
-/// How a call ended: its outcome, whether that is recorded, and whether its completion was refused.
-/// Or its completion failed.
+/// How a call ended: its outcome, whether the outcome is recorded, and whether the completion was
+/// refused. If the completion failed, the `Err` says whether the result is recorded.
 type Ended = Result<(Outcome<String>, Recorded, bool), Recorded>;
 
-/// An action that has begun, and ends when it is let go.
+/// A call whose action has begun, and ends when `go` is notified.
 struct Working {
     call: tokio::task::JoinHandle<Ended>,
     go: Arc<Notify>,
-    /// Whether the action was told that it had lost its lease.
+    /// 1 after the action was notified that it had lost its lease.
     lost: Arc<AtomicU64>,
 }
 
@@ -110,7 +110,7 @@ async fn sto_1_run_1_cmp_1_holders_finish_while_the_memory_is_full() {
     let mut stranger = server.stranger().await;
     let left: i64 = ask(&mut stranger, &format!("EXISTS {}", key_of(&prefix, &id("new")))).await;
     assert_eq!(left, 0, "nothing half done");
-    // The action outlasts its lease, by beats that need no memory.
+    // The action takes longer than its lease. The beats that extend the lease need no memory.
     tokio::time::sleep(LEASE + LEASE / 4).await;
     assert_eq!(working.lost.load(Ordering::SeqCst), 0);
     let ended = working.end().await;
@@ -123,8 +123,8 @@ async fn sto_1_run_1_cmp_1_holders_finish_while_the_memory_is_full() {
     assert!(matches!(new, Ok(Outcome::Executed(_))), "{new:?}");
 }
 
-/// Writes until the server has evicted `gone`. LRU picks at random among keys of the same age, so
-/// this writes as much as it takes.
+/// Writes until the server has evicted `gone`. The server picks keys of the same age at random, so
+/// the number of writes varies.
 async fn evict(conn: &mut MultiplexedConnection, policy: &str, gone: &str) {
     let used: String = ask(conn, "INFO memory").await;
     let used = used.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("a line");
@@ -133,7 +133,7 @@ async fn evict(conn: &mut MultiplexedConnection, policy: &str, gone: &str) {
     let _: redis::Value = ask(conn, &format!("CONFIG SET maxmemory {limit}")).await;
     let filler = "x".repeat(20_000);
     for number in 0..5_000 {
-        // With a ttl, as records have, so that `volatile-lru` may evict it.
+        // Set a ttl, which records have too, because `volatile-lru` evicts only keys with a ttl.
         let _: redis::Value = ask(conn, &format!("SET filler{number} {filler} EX 3600")).await;
         if ask::<i64>(conn, &format!("EXISTS {gone}")).await == 0 {
             return;
@@ -162,7 +162,7 @@ async fn sto_3_run_2_cmp_2_a_holder_notices_that_its_lease_was_evicted() {
         })
         .await;
 
-        // The key looks as if it had never been used: this grant is no takeover.
+        // The evicted key looks as if it had never been used, so this grant is not a takeover.
         let Ok(Acquisition::Granted(second)) = engine.try_acquire(&ctx("overtaken")).await else {
             panic!("an evicted key is free")
         };
@@ -171,13 +171,13 @@ async fn sto_3_run_2_cmp_2_a_holder_notices_that_its_lease_was_evicted() {
         let again =
             engine.execute(ctx("overtaken"), async || Ok::<_, Infallible>("second".to_owned()));
         assert_eq!(again.await.expect("executed"), Outcome::Executed("second".to_owned()));
-        // The first holder is refused, and gets the one result that is stored.
+        // The first holder's completion is refused, and its call returns the stored result.
         let ended = overtaken.end().await;
         assert!(
             matches!(&ended, Ok((Outcome::Replayed(value), _, true)) if value == "second"),
             "{policy}: {ended:?}"
         );
-        // Where no record is left, the completion fails (CMP-4), and a retry runs again.
+        // If no record is left, the completion fails (CMP-4), and a retry runs the work again.
         assert_eq!(alone.end().await, Err(Recorded::No), "{policy}");
         let again = engine.execute(ctx("alone"), async || Ok::<_, Infallible>("again".to_owned()));
         assert_eq!(
@@ -209,7 +209,7 @@ async fn sto_3_cmp_6_the_work_of_evicted_keys_runs_again_and_no_other() {
         }
         let key = |number| key_of(&prefix, &id(&format!("k{number}")));
         evict(&mut stranger, policy, &key(KEYS / 2)).await;
-        // What `doctor` says while this can happen (OPS-5).
+        // With such a policy, the diagnosis reports that evicted keys lose their results (OPS-5).
         let found = config.diagnose().await.expect("a diagnosis");
         let eviction = found.iter().find(|finding| finding.id == "eviction").expect("a finding");
         assert_eq!(eviction.severity, Severity::Error, "{eviction:?}");

@@ -123,7 +123,7 @@ pub(crate) async fn replay(store: &impl IdempotencyStore, id: &Identity) -> Stri
     }
 }
 
-/// The configuration of a URL, with a prefix of its own.
+/// A configuration for the server at `url`, with a prefix that no other caller uses.
 pub(crate) fn config(url: &str) -> RedisConfig {
     RedisConfig::from_url(url).expect("a good URL").with_prefix(own_prefix())
 }

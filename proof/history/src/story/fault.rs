@@ -8,20 +8,20 @@ use super::Run;
 #[expect(missing_docs, reason = "they say it")]
 pub struct Fault {
     pub name: String,
-    /// From the order on.
+    /// When the fault was ordered.
     pub from: u64,
-    /// Until everything is as before.
+    /// When everything was as before the fault.
     pub to: Option<u64>,
-    /// The process that it struck, or whose connections; none for all.
+    /// The process that it struck or whose connections it disturbed; `None` for all processes.
     pub victim: Option<u32>,
     pub lossy: bool,
-    /// When something was really wrong, if anything was: a process dead or stopped, a connection
-    /// disturbed, a server away.
+    /// When something was really wrong, if anything was: a process was dead or stopped, a
+    /// connection was disturbed, or a server was unavailable.
     pub real: Option<(u64, u64)>,
 }
 
 impl Fault {
-    /// Whether it disturbed connections of that process. (A server that is away does.)
+    /// Whether it disturbed connections of that process. A server that is unavailable also counts.
     #[must_use]
     pub fn cuts(&self, proc: u32) -> bool {
         let of_process = matches!(self.name.as_str(), "kill" | "stop" | "clock");
@@ -30,7 +30,8 @@ impl Fault {
 }
 
 impl Run {
-    /// A process that was killed is dead until its next life begins, and is not stopped any more.
+    /// Corrects the ends of faults: a killed process is dead until its next life begins, and a
+    /// stopped process is not stopped any more when it is killed.
     pub(super) fn bound_faults(&mut self) {
         let struck = |fault: &Fault| Some((fault.victim?, fault.real?.0));
         let kills = self.faults.iter().filter(|fault| fault.name == "kill");
