@@ -16,9 +16,9 @@ use crate::deps;
 
 mod licence;
 
-/// BSD-3-Clause: matchit, the router inside axum, and the Redis driver. BSL-1.0: a hash in that
-/// driver. ISC: rustls, which only the TLS features use. Unicode-3.0: tables of letters. Zlib: hash
-/// maps.
+/// The licences that a crate in the graph may have. BSD-3-Clause is for the Redis driver and for
+/// matchit, the router inside axum. BSL-1.0 is for a hash in the Redis driver, ISC for rustls,
+/// which only the TLS features use, Unicode-3.0 for tables of letters, and Zlib for hash maps.
 const LICENCES: [&str; 8] =
     ["MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "ISC", "Unicode-3.0", "Zlib"];
 

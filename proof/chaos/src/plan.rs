@@ -87,7 +87,8 @@ pub(crate) enum Role {
     /// system.
     Full,
     FullInside,
-    /// Makes the wall clock jump, after it has started itself again with one that can be moved.
+    /// Makes the wall clock jump, after this program has started itself again with a clock that can
+    /// be moved.
     Jumps,
     JumpsInside,
 }

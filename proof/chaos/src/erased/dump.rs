@@ -88,7 +88,7 @@ fn postgres(url: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok(output.stdout)
 }
 
-/// The same form as `mariadb-dump --hex-blob` writes. The tool itself is in a package that nothing
+/// Dumps in the form of `mariadb-dump --hex-blob`. The tool itself is in a package that nothing
 /// else needs.
 async fn mariadb(url: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     let pool = MySqlPool::connect(url).await?;

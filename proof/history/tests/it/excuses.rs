@@ -98,7 +98,7 @@ fn excused(excuse: Excuse) -> (&'static str, String) {
              16-90 fault restart
              400-410 acquire C took_over 2"
         }
-        // So many calls without an answer can be in any order.
+        // These calls without an answer have so many possible orders that the search gives up.
         Excuse::GivenUp => return (store, "0-? acquire A\n".repeat(129)),
     };
     (store, script.into())
@@ -130,7 +130,7 @@ fn s18_a_call_that_no_connection_carried_has_not_taken_effect() {
     assert_eq!(script("30 away since=20 victim=2"), 0);
 }
 
-/// Stories without any fault, and some in which an owner whose grant is unknown excuses a refusal.
+/// A hundred stories without a fault. In the first `excused` of them, an acquire got no answer.
 fn with_strangers(excused: u64) -> String {
     let story = |number: u64| {
         let owner = if number < excused { "\n120-? acquire B key=K" } else { "" };
@@ -147,7 +147,7 @@ fn s18_a_run_with_too_many_excused_stories_is_void() {
         let mut judgement = judge(&run_of(manifest(), &with_strangers(excused)));
         let names: Vec<_> = judgement.too_much().iter().map(|share| share.row.name).collect();
         assert!(judgement.violations.is_empty(), "{:?}", judgement.violations);
-        // Enough has happened.
+        // Leave out the minimum counts, which this short history does not reach.
         judgement.counts = history::Counts::default();
         (names, judgement.is_green())
     };
@@ -163,7 +163,8 @@ fn s18_each_store_has_bounds_for_each_excuse_and_most_of_each_run_is_judged() {
     for row in &EXCUSES {
         for store in ["memory", "sqlite", "postgres", "mariadb", "redis", "sentinel"] {
             let (stories, operations) = row.most(store);
-            // These add time that was measured, or are what the run asks for.
+            // These two excuses need no bound: one adds measured time, and the run itself asks for
+            // the other.
             let is_free = matches!(row.excuse, Excuse::Lag | Excuse::Operator);
             let is_most = operations > 25 && (row.excuse, store) != (Excuse::FailOver, "sentinel");
             assert!(stories <= 100 && (is_free || !is_most), "{} on {store}", row.name);
