@@ -133,8 +133,8 @@ fn of_driver(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
 
 /// Whether a table or column is missing. SQLite has no separate error code for this case.
 fn names_a_missing_part(error: &rusqlite::Error) -> bool {
-    // Newer drivers report a missing table or column as `SqlInputError`. Its text begins in the
-    // same way.
+    // Newer drivers report a missing table or column as `SqlInputError`. Its text, too, begins with
+    // SQLite's message.
     let text = error.to_string();
     text.starts_with("no such table")
         || text.starts_with("no such column")

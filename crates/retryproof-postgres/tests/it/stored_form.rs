@@ -139,8 +139,8 @@ async fn rec_2_a_note_of_another_grant_or_of_other_bytes_is_missing_and_no_error
         }
         let done = store.complete(&complete, owner, &completion("x")).await;
         assert_eq!(done.expect("completed"), FencedWrite::Applied);
-        // Change the rows as a grant to an older program does, which writes no notes: each row then
-        // has the new owner and the old note.
+        // Change the rows as an older program's grant does. Such a program writes no notes, so each
+        // row then has the new owner and the old note.
         let new = OwnerId::new().as_bytes().map(|byte| format!("{byte:02x}")).concat();
         let grant = format!("UPDATE \"{}\" SET owner=decode('{new}','hex')", table.name);
         assert_eq!(stranger.run(grant).await, 2);

@@ -145,7 +145,8 @@ async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
 #[tokio::test]
 async fn sto_4_a_purge_behind_an_old_snapshot_does_not_read_again_what_it_deleted() {
     const ROWS: usize = 100_000;
-    // `Session` uses prepared statements. `Transaction` sends the values as literals.
+    // With `Session`, the store uses prepared statements. With `Transaction`, it sends the values
+    // as literals.
     for pooler in [Pooler::Session, Pooler::Transaction] {
         let table = Table::new().await;
         let name = &table.name;

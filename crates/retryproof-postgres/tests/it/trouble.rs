@@ -200,7 +200,8 @@ async fn sto_3_a_function_that_is_gone_or_old_comes_back_where_its_table_is() {
     execute(&table.store().await, &id("done"), "result").await;
     let (name, url) = role(&table, "SUPERUSER").await;
     let mut admin = table.stranger().await;
-    // A schema with the user's name comes first in the user's search path.
+    // A schema with the user's name comes first in the user's search path, so an object that is
+    // created without the name of a schema goes there.
     admin.run(format!("CREATE SCHEMA {name}")).await;
     for function in ["grant_1", "complete_1"] {
         admin.run(format!("DROP FUNCTION \"{}_{function}\"", table.name)).await;
@@ -409,7 +410,7 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
                 assert_masked(&error);
             }
         }
-        // No caller is granted such a record even after it has expired.
+        // No caller is granted a damaged record, even after the record has expired.
         let over = format!(
             "UPDATE \"{}\" SET expires_at=to_timestamp(0), purge_bucket=0 WHERE state=7",
             table.name

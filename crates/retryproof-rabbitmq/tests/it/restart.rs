@@ -52,8 +52,8 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
             };
             let verdict = Verdict::of(&call.execute(work).await);
             seen.ended(&body, &verdict);
-            // This message is completed, but the listener answers it only after the broker has
-            // gone.
+            // The result of this message is stored, but the handler returns the verdict only after
+            // the broker was killed.
             if body == "completed" {
                 drop(dead.wait_for(|dead| *dead).await);
             }

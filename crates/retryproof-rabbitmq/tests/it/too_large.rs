@@ -56,7 +56,8 @@ async fn lst_2_a_letter_that_is_too_large_costs_the_letters_beside_it_neither_bo
             Err(Poison::Unreadable)
         }
     });
-    // Some letters may come twice, because a letter whose confirmation was lost is published again.
+    // A dead letter can arrive twice, because the listener publishes it again if its confirmation
+    // was lost.
     let (mut whole, mut large) = (HashSet::new(), false);
     while whole != ordinary || !large {
         let dead = queues.take(&queues.dead()).await;

@@ -344,7 +344,7 @@ async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     tx.rollback().unwrap();
     pending.rolled_back().await.unwrap();
     assert!(matches!(world.standing("2").await, Peeked::Absent));
-    // If the answer to the COMMIT is lost, the store finds out whether the commit happened.
+    // If the answer to the COMMIT is lost, `in_doubt` finds out whether the commit happened.
     for commits in [true, false] {
         let held = world.held("3").await;
         let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
@@ -467,7 +467,7 @@ async fn cmp_7_sqlite_a_killed_process_leaves_neither_and_its_lease_runs_out() {
     assert_eq!(other.ask("pay k 1000"), "written");
     assert!(matches!(world.standing("k").await, Peeked::Busy(_)));
     other.signal("-KILL");
-    // The first caller waits until the lease ends, and then takes over.
+    // This call waits until the lease of the killed process ends, and then takes over.
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!(world.counters.read().taken_over, 1, "a crash leaves the key to its lease");
     assert_eq!(world.rows(), ["k"], "the write of the killed process is gone");
@@ -498,8 +498,8 @@ async fn cmp_7_sqlite_a_commit_that_is_refused_takes_the_record_with_it() {
     let failed = run(7).await;
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
     assert_eq!(failure.error.operation(), Some("commit"));
-    // This is the kind of SQLite's refusal. If the store had repeated the commit until the
-    // transaction's time was over, the kind would be `Unavailable`.
+    // A commit that SQLite refuses fails with this kind. If the store had repeated the commit until
+    // the transaction's time was over, the kind would be `Unavailable`.
     assert_eq!(failure.error.kind(), ErrorKind::Unexpected, "{}", failure.error);
     assert!(matches!(world.standing("k").await, Peeked::Absent), "the key is free");
     // The connection still works afterwards.

@@ -60,8 +60,8 @@ async fn cmp_8_a_damaged_file_fails_closed() {
     }
     drop(store);
     let mut bytes = std::fs::read(dir.file()).expect("read");
-    // Leave the first page, which lists the tables, and the pages of the version row intact. Damage
-    // all pages after them.
+    // Damage all pages from the seventh on. The first page, which lists the tables, and the pages
+    // of the version row stay intact.
     let page = 4_096;
     assert!(bytes.len() > 12 * page);
     bytes[6 * page..].fill(0x5a);

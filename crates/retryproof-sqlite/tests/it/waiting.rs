@@ -323,7 +323,8 @@ async fn cmp_1_a_process_killed_while_it_writes_damages_nothing() {
         let mut other = Other::start(&dir.file());
         other.say(&format!("race {name} 1000000"));
         let mut own = 0;
-        // Both processes write until each has seen some keys of the other complete.
+        // Both processes write until this one has completed a key, and the other has completed its
+        // key 20.
         while own == 0 || !matches!(store.peek(&of(20)).await, Ok(Peeked::Complete(_))) {
             execute(&store, &id(&format!("own {round} {own}")), "result").await;
             own += 1;

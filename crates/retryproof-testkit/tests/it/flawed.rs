@@ -527,7 +527,8 @@ impl IdempotencyStore for Flawed {
         let mut early = None;
         if self.has(Defect::TokenDrawnBeforeTheLock) {
             early = Some(self.draw(None));
-            // Every second caller is delayed between the two steps.
+            // Every second caller is delayed after it has drawn its token and before it takes the
+            // lock.
             if early.is_some_and(|token| token.get() % 2 == 0) {
                 tokio::task::yield_now().await;
             }
@@ -651,7 +652,7 @@ impl IdempotencyStore for Flawed {
             tokio::time::sleep(at_most.min(Duration::from_millis(50))).await;
             return Ok(());
         }
-        // The caller looks again in either case.
+        // The caller reads the record again, whether the record has changed or the time is over.
         let _ = tokio::time::timeout(at_most, change).await;
         Ok(())
     }
@@ -865,8 +866,8 @@ impl Inspect for Flawed {
         let records = self.records();
         let mut names: Vec<_> = records.keys().cloned().collect();
         names.sort_unstable();
-        // The cursor contains the last name or, with `ScanGoesByCount`, the number of records
-        // before it.
+        // The cursor contains the last name of the page before or, with `ScanGoesByCount`, the
+        // number of records in all pages before.
         let text = after.map(|after| String::from_utf8_lossy(after.as_bytes()).into_owned());
         let counted = text.as_ref().and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
         let last = text.as_ref().and_then(|text| text.split_once('\n'));
@@ -1040,13 +1041,14 @@ impl Audit for Flawed {
         let cursor = after.map(|after| number(after.as_bytes())).transpose();
         let cursor =
             cursor.map_err(|_| Error::new(ErrorKind::Invalid, "another store's cursor"))?;
-        // The index at which the page ends in the list, whose newest entry is the last.
+        // The page ends before this index of the list, which is sorted from the oldest entry to the
+        // newest.
         let before = match cursor {
             Some(read) if self.has(Defect::AuditGoesByCount) => all.len().saturating_sub(read),
             cursor => cursor.unwrap_or(all.len()),
         };
         let first = before.saturating_sub(limit.max(1));
-        // The store's time begins with the first entry.
+        // The time of an entry is the time since the first entry.
         let since = |at: Instant| match self.has(Defect::AuditTimeStandsStill) {
             true => 0,
             false => u64::try_from((at - all[0].0).as_micros()).expect("a test is short"),

@@ -68,7 +68,7 @@ async fn tower_the_service_that_was_polled_ready_is_the_one_that_is_called() {
 async fn tower_readiness_is_the_inner_services() {
     let runs = Runs::default();
     let layer = EngineLayer::new(engine(), by_id);
-    // The limit is one call at a time, inside of the layer.
+    // The service inside the engine's layer handles only one call at a time.
     let limited =
         tower::layer::layer_fn(|inner| layer.layer(ConcurrencyLimitLayer::new(1).layer(inner)));
     let mut jobs = slow(&limited, &runs, SEC);

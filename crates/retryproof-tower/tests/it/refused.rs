@@ -94,7 +94,8 @@ async fn sto_5_a_store_that_is_away_refuses_and_nothing_runs() {
     }
     assert_eq!(runs.count(), 0);
     faults.end_outage();
-    // The circuit lets one probe through at a time.
+    // After the outage, the engine's circuit breaker first lets only one call at a time through as
+    // a probe, so try until a call succeeds.
     let mut answer = send(&jobs, job("a")).await;
     while answer.is_err() {
         tokio::time::sleep(SEC).await;

@@ -17,8 +17,8 @@ async fn rec_2_a_locked_record_names_its_holder_to_every_caller() {
     tokio::time::sleep(5 * MS).await;
     let mut joined = table.stranger().await;
     joined.run(format!("BEGIN; SELECT 1 FROM \"{}\" FOR UPDATE", table.name)).await;
-    // There are more callers than one record may use connections, so some callers get the answer
-    // that another caller received.
+    // The store lets only a few connections wait for one locked record. There are more callers than
+    // that, so some of them get the answer that another caller received.
     let all: Vec<_> = (0..20)
         .map(|_| {
             let (store, locked) = (std::sync::Arc::clone(&store), locked.clone());

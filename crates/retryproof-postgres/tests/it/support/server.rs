@@ -136,8 +136,8 @@ impl Server {
     /// Ends the server as a crash does. The data on its disk stay.
     pub(crate) fn kill(&mut self) {
         let pid = self.child.id().to_string();
-        // The children of a killed postmaster need a moment to notice. SIGQUIT also ends them,
-        // without a checkpoint.
+        // After a SIGKILL, the postmaster's children would run on for a moment. SIGQUIT ends them
+        // too, without a checkpoint.
         let sent = Command::new("kill").args(["-QUIT", &pid]).status().expect("`kill` runs");
         assert!(sent.success());
         self.child.wait().expect("it ends");
@@ -157,7 +157,7 @@ fn launch(bin: &Path, root: &Path, port: u16) -> Child {
         .arg("-k")
         .arg(root)
         .args(["-p", &port.to_string(), "-h", "127.0.0.1"])
-        // Let no background process write to the log.
+        // Keep background processes from writing to the write-ahead log.
         .args(["-c", "autovacuum=off", "-c", "wal_level=minimal", "-c", "max_wal_senders=0"])
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a log"))

@@ -185,7 +185,7 @@ async fn sto_5_a_crashed_server_comes_back_without_a_restart_of_ours() {
         other => panic!("the lease is lost: {other:?}"),
     }
     execute(&store, &id("new"), "result").await;
-    // Without a restart, notifications arrive again, from the first one on.
+    // Both stores listen for notifications again without a restart of the program.
     let listening = async {
         while format!("{waiter:?}{store:?}").matches("listening: true").count() < 2 {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -220,7 +220,8 @@ async fn pass(time: Duration) {
 async fn sto_5_a_connection_that_idled_for_five_minutes_is_not_used_again() {
     let table = Table::new().await;
     let url = format!("{}?application_name={}", table.url, table.name);
-    // Behind a pooler, the store opens no connections for notifications.
+    // With `Pooler::Transaction`, the store opens no connections for notifications, so the newest
+    // connection below is always one for calls.
     let config = PostgresConfig::from_url(&url).expect("a valid URL");
     let config = config.with_table_name(&table.name).with_pooler(Pooler::Transaction);
     let store = PostgresStore::connect(config).await.expect("connected");

@@ -168,8 +168,8 @@ async fn sto_1_a_sentinel_that_stays_behind_fetches_nobody_back() {
         "records at the old and at the new primary"
     );
 
-    // A new store does not return to the old primary either, after the other sentinel has led it to
-    // the new one.
+    // A new store does the same: `first` leads it to the new primary, and `behind` does not lead it
+    // back to the old one.
     let late = self::store(&[&first, &behind]).await;
     behind.looked(4).await;
     tokio::time::sleep(Duration::from_millis(200)).await;

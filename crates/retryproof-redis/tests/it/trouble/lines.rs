@@ -279,8 +279,8 @@ async fn sto_5_a_new_connection_that_stalls_is_not_used_again() {
     let _ = store.peek(&id("any")).await.expect("a new connection");
     let all = line.proxy.flights() - before;
 
-    // Delay the connection, so that the test can stall it between the handshake and the call's own
-    // round trip.
+    // Delay each round trip, so that there is time to stall the connection between the handshake
+    // and the call's own round trip.
     line.proxy.delay(Duration::from_millis(60));
     line.proxy.cut();
     let before = line.proxy.flights();

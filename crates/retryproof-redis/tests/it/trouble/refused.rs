@@ -240,7 +240,8 @@ async fn sto_5_a_missing_right_is_named() {
         is(&refused(login(&less).with_password(CANARY)).await, ErrorKind::Config, "password");
         let error = match RedisStore::connect(login(&less)).await {
             Ok(store) => {
-                // Use a key without a record, because GET and PTTL are enough for a duplicate.
+                // Use a key without a record, because a duplicate of a completed call needs only
+                // GET and PTTL, and these rights are not missing.
                 let new = id(&format!("{CANARY} {without}"));
                 store.acquire(&new, &request(OwnerId::new())).await.map(drop).expect_err(without)
             }

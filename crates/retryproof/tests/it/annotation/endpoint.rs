@@ -246,7 +246,7 @@ async fn sixteen(
 #[tokio::test]
 async fn ann_1_no_argument_and_as_many_as_axum_takes() {
     let app = App::new();
-    // The filter can be the router's state without any other state around it.
+    // The router's state can be the filter itself, and not only a struct that contains the filter.
     let routes = Router::new().route("/nothing", any(nothing)).route("/sixteen/{id}", any(sixteen));
     let router = routes.with_state(app.filter.clone());
     for replayed in [false, true] {

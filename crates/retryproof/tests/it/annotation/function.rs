@@ -166,8 +166,8 @@ async fn transfer(ctx: &Context, id: u64, amount: u64, currency: String) -> Resu
 async fn ann_1_fp_1_a_key_with_another_fingerprint_is_refused_and_runs_nothing() {
     let ctx = Context::new();
     let eur = || "EUR".to_owned();
-    // An error deletes the record with its fingerprint, so the next call may have a different one
-    // (FP-2).
+    // An error deletes the record with its fingerprint, so the next call may have a different
+    // fingerprint (FP-2).
     assert!(matches!(transfer(&ctx, 7, 0, eur()).await, Err(Failure::Own(_))));
     for _ in 0..2 {
         assert_eq!(transfer(&ctx, 7, 100, eur()).await.unwrap(), 8);
