@@ -115,7 +115,7 @@ async fn sto_4_the_purge_finds_its_rows_by_the_index() {
     panic!("the purge scans the table");
 }
 
-/// The trigger makes a batch take longer than a call may.
+/// The trigger makes a batch of the purge take longer than the call timeout.
 #[tokio::test]
 async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
     let table = Table::new().await;

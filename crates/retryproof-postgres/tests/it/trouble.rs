@@ -103,7 +103,8 @@ async fn id_4_no_refusal_shows_the_user() {
     drop_role(&table, &name).await;
 }
 
-/// Only `Unavailable` is repeated. If the engine gave up a completion, the work would run again.
+/// The engine repeats a completion only after an `Unavailable` error. If it gave the completion up,
+/// the work would run again.
 #[tokio::test]
 async fn cmp_3_a_password_that_changes_under_a_running_store_is_unavailable() {
     let table = Table::new().await;

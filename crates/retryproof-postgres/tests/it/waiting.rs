@@ -137,7 +137,8 @@ async fn acq_4_a_message_outlives_the_connection_that_it_was_to_go_by() {
 }
 
 /// A completion or release whose answer was lost is repeated, and finds that it has already taken
-/// effect. Here another process has applied it, which neither listens nor notifies waiters.
+/// effect. Here it was applied by another process, which neither listens for notifications nor
+/// sends any.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
     let table = Table::new().await;

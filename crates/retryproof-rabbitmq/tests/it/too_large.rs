@@ -16,13 +16,13 @@ use tokio::sync::Barrier;
 
 use crate::support::{Running, TestQueues};
 
-/// The messages that are answered at the same moment. One of them is too large to be copied.
+/// How many messages are answered at the same moment. One of them is too large to be copied.
 const TOGETHER: usize = 16;
 const LARGE: usize = TOGETHER / 2;
 
-/// Publishes `m-0`, `m-1` and so on, each with its name as key, body and header. All headers of a
-/// message have to fit into one frame of 128 KiB. Those of the large message leave no space for
-/// others.
+/// Publishes `m-0`, `m-1` and so on, each with its name as key, body and header. The large message
+/// has a header that almost fills the frame of 128 KiB into which all headers have to fit, so no
+/// further header fits.
 async fn publish_together(queues: &TestQueues) -> HashSet<String> {
     let mut ordinary = HashSet::new();
     for n in 0..TOGETHER {

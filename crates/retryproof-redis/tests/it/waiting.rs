@@ -26,7 +26,7 @@ async fn connect(url: &str, prefix: &str) -> RedisStore {
 }
 
 /// The other process: holds one owner, and runs a command for each line of its input. Without the
-/// variable this test does nothing.
+/// variables, this test does nothing.
 #[test]
 fn the_other_process() {
     let (Ok(url), Ok(prefix)) = (std::env::var(SERVER), std::env::var(PREFIX)) else { return };

@@ -61,7 +61,7 @@ async fn seal_4_without_a_cache_the_next_call_notices() {
 #[derive(Debug)]
 struct Slow {
     keys: MasterKeys,
-    /// A barrier that each unwrap passes at its begin, and again before its end.
+    /// A barrier that each unwrap passes at its beginning, and again before its end.
     gate: Arc<Barrier>,
 }
 

@@ -107,8 +107,8 @@ async fn seal_4_a_destroyed_key_is_in_no_file() {
 /// Gives the table's other connections time to reach the lock that the test holds.
 const REACHED: Duration = Duration::from_millis(200);
 
-/// Of two processes that destroy a key at the same time, one destroys it, and the other learns that
-/// it is gone.
+/// Of two processes that destroy a key at the same time, one destroys it, and the other finds it
+/// destroyed.
 #[tokio::test]
 async fn seal_4_of_two_processes_one_destroys() {
     let (_folder, path) = file();
@@ -126,7 +126,8 @@ async fn seal_4_of_two_processes_one_destroys() {
     assert_eq!(found, [Destruction::Destroyed, Destruction::Already]);
 }
 
-/// A key that another process creates meanwhile is either destroyed, or not touched.
+/// A key that another process creates during a `destroy` is either destroyed or left unchanged, and
+/// the result says which.
 #[tokio::test]
 async fn seal_4_a_destruction_beside_the_creation_tells_the_truth() {
     let (_folder, path) = file();

@@ -68,8 +68,8 @@ async fn acq_8_sixty_four_callers_share_commits() {
     assert!(together * 4 < alone, "{together} bytes of log together, {alone} one by one");
 }
 
-/// Calls of a failed batch run again one by one. Only after a locked file is the batch itself tried
-/// again.
+/// If a batch fails, its calls run again one by one. The batch as a whole is tried again only if
+/// the file was locked.
 #[tokio::test]
 async fn sto_5_each_call_of_a_failed_batch_is_tried_once_more() {
     let dir = Dir::new();

@@ -99,7 +99,7 @@ async fn id_5_a_joined_record_is_kept_under_its_digest() {
     assert!(keys.len() == 2 && keys.iter().all(|key| IdentitySecret::is_digest(key)), "{keys:?}");
 }
 
-/// The statement in the caller's transaction contains nothing plain.
+/// The statement in the caller's transaction contains neither the plain key nor the plain result.
 #[tokio::test]
 async fn seal_1_a_joined_record_is_sealed() {
     let secret = IdentitySecret::new("s".repeat(32)).unwrap();
@@ -321,8 +321,8 @@ async fn cmp_7_sqlite_waiters_are_woken_after_the_commit_and_never_before() {
     assert!(after < 5_000 * MS, "woken, not timed out: {after:?}");
 }
 
-/// `complete_in` joins the driver's own transaction. The connection can also be lost in the middle
-/// of one, as in a crash.
+/// `complete_in` joins the driver's own transaction, which can be committed, rolled back, or lost
+/// with its connection as in a crash.
 #[tokio::test]
 async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     let world = world();
@@ -386,7 +386,8 @@ async fn cmp_7_cmp_6_sto_4_sqlite_a_joined_result_is_purged_when_its_ttl_is_over
     }
 }
 
-/// A completion that was sent twice, or a release by an operator, may have ended the record.
+/// The record may already be complete, if the completion was sent twice, or released, if an
+/// operator released it.
 #[tokio::test]
 async fn cmp_7_cmp_6_sqlite_a_joined_completion_changes_no_record_that_has_ended() {
     let dir = Dir::new();

@@ -463,8 +463,8 @@ impl Flawed {
         if self.has(Defect::TakeoversStopAtOne) { count.min(1) } else { count }
     }
 
-    /// Whether the acquire is granted: the reason if not, or the token that is kept and whether
-    /// this is a takeover.
+    /// Decides whether the acquire is granted. Returns the token that the grant keeps, if any, and
+    /// whether the grant is a takeover; or the answer that refuses the acquire.
     fn judge(&self, found: Option<&Record>, req: &AcquireRequest, now: Instant) -> Result<Judged> {
         let own = |record: &&Record| record.owner == req.owner && !record.corrupt;
         let mut running = found.filter(own).filter(|record| {

@@ -17,7 +17,8 @@ use retryproof::{
 const PATIENCE: Duration = Duration::from_secs(60);
 const TWICE: Patience = Patience { retries: 2, pause: Duration::from_millis(1) };
 
-/// Counts mails by order. An order fails as often as its number of cents over 1,000 says.
+/// Counts the attempts to send each order's mail. An order's first attempts fail, one for each
+/// 1,000 cents.
 #[derive(Clone, Default)]
 struct Counted(Arc<Mutex<HashMap<String, u64>>>);
 

@@ -11,10 +11,10 @@ use retryproof::{
 };
 use sea_orm::{ConnectionTrait as _, Database, DatabaseConnection, Statement};
 
-/// An adapter, on a pool with one connection: whatever a transaction leaves on the connection, the
-/// next one finds.
+/// An adapter, on a pool with one connection, so each transaction finds what the one before it has
+/// left on the connection.
 pub(crate) trait Driver: 'static {
-    /// The server's variable, without its prefix `RETRYPROOF_TEST_`.
+    /// The name of the variable with the server's URL, without the prefix `RETRYPROOF_TEST_`.
     const SERVICE: &'static str;
     type Dialect: Dialect;
     type Tx: OwnedTx<Self::Dialect>;
@@ -223,7 +223,7 @@ pub(crate) async fn complete_in_joins_a_transaction_that_the_program_began<D: Dr
 }
 
 /// MariaDB and MySQL end a transaction by themselves, for example after a deadlock. Here, the
-/// action ends it.
+/// action itself ends the transaction.
 pub(crate) async fn a_transaction_that_is_gone_is_not_joined<D: Driver>() {
     let world = World::<D>::new().await;
     let (before, after) = (world.insert("before"), world.insert("after"));

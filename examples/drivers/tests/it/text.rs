@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Texts that exist twice are the same.
 
-/// The adapters of SeaORM 1 and SeaORM 2 are the same, except for the words that their first lines
-/// name.
+/// The adapters of SeaORM 1 and SeaORM 2 are the same, except for the name of the crate and the
+/// name of one method.
 #[test]
 fn the_adapters_of_both_versions_of_sea_orm_differ_in_two_words() {
     let pairs = [

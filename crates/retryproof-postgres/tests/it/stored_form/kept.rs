@@ -7,7 +7,8 @@ use retryproof_core::{IdempotencyStore, OwnerId};
 use super::{granted, labelled, pairs};
 use crate::support::{LONG, Stranger, Table, completion, execute, hex, id, replay};
 
-/// A kept record. Whether its lease has ended makes no difference.
+/// Inserts a kept record: one that a newer version of the library has released but keeps for its
+/// log (REC-3). The interval `ends` sets the end of its lease, which makes no difference.
 async fn keep(stranger: &mut Stranger, table: &Table, key: &str, owner: &str, ends: &str) {
     let sql = format!(
         "INSERT INTO \"{}\" (scope,key,state,owner,token,takeovers,expires_at,purge_bucket,fp,holder,log) \

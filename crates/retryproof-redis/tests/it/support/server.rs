@@ -118,7 +118,7 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// A separate connection.
+    /// A connection that does not belong to a store.
     pub(crate) async fn stranger(&self) -> MultiplexedConnection {
         // The driver's own limit of half a second is too short on a busy machine.
         let patient = redis::AsyncConnectionConfig::new()

@@ -139,7 +139,8 @@ async fn sto_5_a_silent_line_fails_in_time_and_heals() {
     execute(&store, &id("after"), "x").await;
 }
 
-/// A call ends by its own limit also while a connection opens that the server does not answer.
+/// A call ends within its own time limit even if it waits for a connection to a server that does
+/// not answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_a_call_includes_the_wait_for_a_connection() {
     let line = Line::new().await;

@@ -65,7 +65,8 @@ async fn sto_5_a_wrong_login_is_named_and_not_shown() {
     is(&error, ErrorKind::Config, "password");
 }
 
-/// Only `Unavailable` is repeated. If the engine gave up a completion, the work would run again.
+/// The engine repeats a completion only after an `Unavailable` error. If it gave the completion up,
+/// the work would run again.
 #[tokio::test]
 async fn cmp_3_a_password_that_changes_under_a_running_store_is_unavailable() {
     let server = Server::start("requirepass right").await;

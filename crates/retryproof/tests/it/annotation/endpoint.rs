@@ -111,8 +111,8 @@ fn paying(app: &App) -> Router {
     Router::new().route("/payments", post(pay)).with_state(app.clone())
 }
 
-/// The `expect` stays with the function, which is dead code and the only thing that the compiler
-/// reports.
+/// The annotation leaves the `expect` on the function. The function is never mounted, and the
+/// compiler reports no other dead code.
 #[idempotent(http)]
 #[expect(dead_code, reason = "ANN-1: mounted by the next release")]
 async fn not_mounted_yet(body: String) -> String {
@@ -266,7 +266,7 @@ async fn countdown(countdown: String) -> String {
     if rest == 0 { countdown } else { format!("{countdown} {}", Box::pin(inner(rest)).await) }
 }
 
-/// Inside of the function, its name is free: an argument or a local variable may have it too.
+/// Inside the function, an argument or a local variable may have the name of the function.
 #[tokio::test]
 async fn ann_1_an_argument_may_have_the_name_of_the_endpoint() {
     assert_eq!(countdown::call("xxx".to_owned()).await, "xxx xx x");
@@ -306,7 +306,7 @@ mod elsewhere {
         pub(in super::super) use ::retryproof;
     }
 
-    /// Documented as a struct.
+    /// The annotation turns this function into a struct with this documentation.
     #[retryproof::idempotent(http, scope = "elsewhere", crate = framework::retryproof)]
     #[must_use]
     pub(super) async fn greet(name: String) -> String {

@@ -152,7 +152,7 @@ async fn ann_1_id_1_a_generic_function_names_its_scope_and_keys_its_instantiatio
     }
 }
 
-/// The function moves the values of its fingerprint.
+/// The body moves an argument that the fingerprint borrows.
 #[idempotent(key = id, fingerprint = (amount, &currency), engine = ctx.engine)]
 async fn transfer(ctx: &Context, id: u64, amount: u64, currency: String) -> Result<u32, Failure> {
     drop(currency);

@@ -90,7 +90,7 @@ fn cfg_1_a_parameter_of_a_url_has_the_bounds_of_its_key() {
     }
 }
 
-/// The table names every key of the stores in a file or on a server.
+/// `parameters` covers every configuration key of the stores in a file or on a server.
 #[test]
 fn cfg_1_no_key_of_a_store_is_left_out() {
     let table: Vec<_> = parameters().iter().map(|parameter| parameter.key).collect();

@@ -19,7 +19,7 @@ use tower::ServiceExt as _;
 use super::{blocks, repository, rows};
 
 const PAGE: &str = include_str!("../../../src/guide/operations.md");
-/// Tables of settings whose defaults are in the stores.
+/// The sections of settings whose defaults are in the stores' crates.
 const STORES: [&str; 5] = ["memory", "sqlite", "postgres", "mysql", "redis"];
 
 #[test]
@@ -152,7 +152,7 @@ fn heard() -> String {
 
 static HEARD: Mutex<Option<String>> = Mutex::new(None);
 
-/// Keeps the identity in the form of log lines.
+/// Stores the identity of the last grant, in the form in which log lines show it.
 struct Hearing;
 
 impl Observer for Hearing {
