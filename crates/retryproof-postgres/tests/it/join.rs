@@ -437,7 +437,7 @@ async fn cmp_7_postgres_a_killed_process_leaves_neither_and_its_lease_runs_out()
     assert!(lines.any(|line| line.unwrap() == "@written"));
     other.kill().unwrap();
     other.wait().unwrap();
-    // The first caller waits until the lease ends, and then takes over.
+    // This call waits until the lease of the killed process ends, and then takes over.
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!((world.counters.read().taken_over, world.rows().await), (1, 1));
     world.end().await;

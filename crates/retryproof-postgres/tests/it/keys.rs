@@ -100,8 +100,8 @@ async fn seal_3_two_processes_create_one_key() {
     .await;
 }
 
-/// Of two processes that destroy a key at the same time, one destroys it, and the other learns that
-/// it is gone.
+/// Of two processes that destroy a key at the same time, one destroys it, and the other finds it
+/// destroyed.
 #[tokio::test]
 async fn seal_4_of_two_processes_one_destroys() {
     in_schema(async |config, mut stranger| {
@@ -130,7 +130,8 @@ async fn seal_4_of_two_processes_one_destroys() {
     .await;
 }
 
-/// A key that a rotation wraps meanwhile is destroyed nevertheless, and its new form is returned.
+/// A key that a rotation wraps during a `destroy` is destroyed nevertheless, and its new form is
+/// returned.
 #[tokio::test]
 async fn seal_4_a_destruction_beside_a_rotation_destroys() {
     in_schema(async |config, mut stranger| {
@@ -153,7 +154,8 @@ async fn seal_4_a_destruction_beside_a_rotation_destroys() {
     .await;
 }
 
-/// A key that another process creates meanwhile is either destroyed, or not touched.
+/// A key that another process creates during a `destroy` is either destroyed or left unchanged, and
+/// the result says which.
 #[tokio::test]
 async fn seal_4_a_destruction_beside_the_creation_tells_the_truth() {
     in_schema(async |config, mut stranger| {

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use crate::support::{COLLIDING, Table, body, completion, execute, grant, id, pgbouncer, request};
 
-/// The times, sorted, from the answer to the completion until a waiter on another store has the
-/// result.
+/// Returns the sorted times from the answer to each completion until a waiter on another store has
+/// the result.
 async fn wake_ups(
     holder: &Arc<PostgresStore>,
     waiter: &Arc<PostgresStore>,
@@ -62,8 +62,7 @@ async fn acq_4_a_waiter_of_another_process_is_told_within_milliseconds() {
     assert!(took[30] < Duration::from_millis(40), "{took:?}");
 }
 
-/// The record was granted again just after a release, or its hash is that of a record that was just
-/// finished.
+/// Just before the grant, the same record was released, or another record with the same hash.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_4_a_waiter_is_told_of_an_earlier_end_once() {
     let table = Table::new().await;

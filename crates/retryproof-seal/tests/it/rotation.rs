@@ -91,8 +91,8 @@ async fn seal_7_a_rotation_without_the_old_master_key_changes_nothing() {
     assert!(matches!(after, Err(ExecuteError::Store(error)) if error.kind() == ErrorKind::Config));
 }
 
-/// A rotation that finds a key of an unknown master key stops there. The keys that it has wrapped
-/// stay valid, and a repeated rotation does the rest.
+/// A rotation stops at a data key that an unknown master key wraps. The keys that it has already
+/// rewrapped stay valid, and a repeated rotation does the rest.
 #[tokio::test(start_paused = true)]
 async fn seal_7_what_a_stopped_rotation_wrapped_stays_valid() {
     let (table, store) = (MemoryKeyTable::new(), store());

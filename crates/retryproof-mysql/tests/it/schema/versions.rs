@@ -100,7 +100,8 @@ async fn rec_1_tables_that_are_too_old_are_refused_until_they_are_migrated() {
     drop(table.store().await);
 }
 
-/// Only the newer version can create the missing table in the right form.
+/// The tables are of a newer version, so only a program of that version can create the missing
+/// table in the right form.
 #[tokio::test]
 async fn rec_1_a_record_table_that_is_missing_under_newer_rows_is_not_created() {
     let table = Table::new().await;

@@ -119,7 +119,7 @@ async fn cmp_7_a_locked_record_does_not_slow_the_callers_of_others() {
     assert!(grant(&store, &id("hot"), OwnerId::new()).await.took_over);
 }
 
-/// The store bounds the statements that wait for a lock at the same time, even if many records are
+/// The store limits how many statements wait for a lock at the same time, even if many records are
 /// locked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cmp_7_locked_records_have_a_part_of_the_connections() {

@@ -137,7 +137,7 @@ async fn rec_3_a_kept_record_counts_as_absent() {
 }
 
 /// No call changes a record with a field that cannot be read. An extend, a completion and a release
-/// compare the owner first, so they may answer that the caller is not the owner, instead of
+/// compare only the owner, so they may answer that the caller is not the owner, instead of
 /// reporting the damage.
 #[tokio::test]
 async fn cmp_8_hostile_bytes_in_a_header_fail_closed_and_stay() {

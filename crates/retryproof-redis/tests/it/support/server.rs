@@ -13,7 +13,7 @@ use redis::aio::MultiplexedConnection;
 
 use crate::support::ask;
 
-/// The longest time for a start: longer than any server takes.
+/// How long a start may take, which is more than any server needs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A process on a loopback port; its directory is removed with it.
