@@ -47,7 +47,7 @@ impl RedisConfig {
         let mark = secret.map_or(0, IdentitySecret::mark);
         let write = set_if_absent(&key(&self.prefix), mark);
         executor.run(Request::One(&write)).await.map_err(Failure::into_error)?;
-        // Another process might have written its mark first.
+        // Check the stored mark, because another process might have written its own mark first.
         check(&executor).await
     }
 }

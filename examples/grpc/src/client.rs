@@ -53,8 +53,8 @@ impl Client {
         let mut pause = Duration::from_millis(100);
         for _ in 0..8 {
             match self.charge(key, charge).await {
-                // The key is in flight, the store or the server is unavailable, or the answer was
-                // lost.
+                // Retry: the key is in flight, the store or the server is unavailable, or the
+                // answer was lost.
                 Err(status)
                     if matches!(
                         status.code(),

@@ -117,7 +117,8 @@ async fn lst_2_while_nothing_can_be_moved_a_message_is_held_and_not_counted_as_r
             seen.push(attempt);
             seen.len() == 1
         };
-        // The connection for messages stays open, but the connection for copies cannot be opened.
+        // During the first attempt, the connection for messages stays open, but the connection for
+        // copies cannot be opened.
         refusing.refuse(first);
         let call = engine.call(delivery.context().expect("a key"));
         async move {

@@ -70,7 +70,7 @@ impl PrimaryLocator {
     /// moved.
     fn record(&self, known: &mut KnownPrimary, at: &Address) -> Option<Address> {
         known.reports += 1;
-        // Every sentinel announces the same move, so a repeated address is not a move.
+        // Every sentinel announces each move, so a repeated address is not a further move.
         if known.address.as_ref() == Some(at) {
             return None;
         }

@@ -103,7 +103,7 @@ async fn sto_1_falling_short_of_replicas_is_told_and_heals() {
     assert!(started.elapsed() < 5 * SHORT, "{:?}", started.elapsed());
 
     replica.signal("-CONT");
-    // The same owner completes again, as the engine does.
+    // The same owner completes again, as the engine does after this error.
     let again = tokio::time::timeout(Duration::from_secs(10), async {
         loop {
             match store.complete(&held, owner, &completion(CANARY)).await {

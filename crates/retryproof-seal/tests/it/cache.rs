@@ -32,8 +32,8 @@ async fn seal_4_every_process_notices_within_the_time_of_the_cache() {
     assert!(is_tombstone(&call(&engines[0], "ada", "ada k").await));
     let cached = call(&engines[1], "ada", "ada k").await;
     assert!(is_replayed(&cached, "ada", "ada k"), "a key is cached for 60 s: {cached:?}");
-    // After this, the second process has had the key in its cache for 60 s. The replay after 20 s
-    // did not extend that time.
+    // After this advance, the second process has had the key in its cache for 60 s. The replay
+    // after 20 s did not extend that time.
     advance(Duration::from_secs(40)).await;
     for engine in &engines {
         for key in ["ada k", "ada l"] {

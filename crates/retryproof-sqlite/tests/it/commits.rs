@@ -136,8 +136,8 @@ async fn acq_11_an_acquire_dropped_in_the_queue_never_happens() {
     let tx = source.begin().await.expect("begun");
     start(pin!(grant(&store, &dropped, OwnerId::new())));
     drop(tx);
-    // This call is queued behind the dropped call, so the dropped call has been handled when this
-    // one ends.
+    // This call is queued behind the dropped call, so when it ends, the dropped call has been
+    // handled.
     execute(&store, &after, "result").await;
     assert!(matches!(store.peek(&dropped).await, Ok(Peeked::Absent)));
 }

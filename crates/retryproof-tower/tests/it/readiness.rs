@@ -80,7 +80,7 @@ async fn tower_readiness_is_the_inner_services() {
     assert!(!is_ready(&mut jobs), "the only permit is taken");
     assert_eq!(first.await.unwrap().run, 1);
     poll_fn(|cx| jobs.poll_ready(cx)).await.unwrap();
-    // A replay returns its permit, too.
+    // A replay returns the permit of the concurrency limit, too.
     assert_eq!(jobs.call(job("a")).await.unwrap().run, 1);
     assert_eq!(jobs.ready().await.unwrap().call(job("b")).await.unwrap().run, 2);
 }

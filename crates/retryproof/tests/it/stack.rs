@@ -68,7 +68,7 @@ async fn the_stack_replays_and_each_retry_gets_fields_of_its_own() {
             "{exposed}"
         );
     }
-    // A compressed request counts as the same request.
+    // The same request with a compressed body is a duplicate.
     let compressed = send(&app, ask("k").header("content-encoding", "gzip"), GZIP).await;
     assert_eq!(compressed.field("idempotent-replayed"), Some("true"));
 }
