@@ -60,7 +60,8 @@ pub(crate) fn book(
             let booked = engine
                 .execute(delivery.context()?, async |tx: &mut SqliteTx| -> Result<i64, BoxError> {
                     // This pause stands for a call to another service. Keep such calls short,
-                    // because the transaction locks the file for all other writers until it ends.
+                    // because the transaction locks the database file for all other writers until
+                    // it ends.
                     tokio::time::sleep(Duration::from_millis(2)).await;
                     Ok(receipts::book(tx, &paid)?)
                 })

@@ -51,8 +51,8 @@ pub(crate) async fn streams(jetstream: &Context, name: &str) -> Result<(), BoxEr
 pub(crate) async fn consumer(jetstream: &Context, name: &str) -> Result<PullConsumer, BoxError> {
     let config = pull::Config {
         durable_name: Some(CONSUMER.to_owned()),
-        // How long the server waits for a silent consumer. Long work does not need a longer time,
-        // because the listener reports progress.
+        // The server delivers a message again if the consumer sends nothing about it for this time.
+        // Long work does not need a longer time, because the listener reports progress.
         ack_wait: Duration::from_secs(5),
         // Do not set `max_deliver`: the server would not deliver a message again if the consumer
         // was killed during the message's last delivery. Use the listener's `max_deliveries` instead.
@@ -97,8 +97,8 @@ pub(crate) async fn listen(
         .dead_letters(dead(name).1)
         .max_deliveries(100)
         .build()?;
-    // Install the handler before logging the next line, because a process that reads the log may
-    // then stop this process.
+    // Install the signal handler before logging the next line, because a process that reads the log
+    // may then stop this process.
     let stop = stop_signal()?;
     tracing::info!(stream = name, db = %db.display(), "listening");
 
@@ -109,7 +109,8 @@ pub(crate) async fn listen(
             let booked = engine
                 .execute(delivery.context()?, async |tx: &mut SqliteTx| -> Result<i64, BoxError> {
                     // This pause stands for a call to another service. Keep such calls short,
-                    // because the transaction locks the file for all other writers until it ends.
+                    // because the transaction locks the database file for all other writers until
+                    // it ends.
                     tokio::time::sleep(Duration::from_millis(3)).await;
                     Ok(invoices::book(tx, &paid)?)
                 })

@@ -130,8 +130,8 @@ async fn pay(
     order.check()?;
     order.authorize(&lease, delay).await;
     let receipt = ledger::in_sqlite(&**tx.begin().await?, &order).map_err(PayError::Ledger)?;
-    // A real program would also insert the mail as a row here, and a separate task would send it.
-    // If the process dies here, nothing is charged.
+    // A real program would also insert a row for the customer's mail here, and a separate task
+    // would send the mail. If the process dies before the commit, nothing is charged.
     tracing::info!(payment = receipt.payment, "charged");
     Ok((StatusCode::CREATED, Json(receipt)))
 }

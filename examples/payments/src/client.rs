@@ -76,8 +76,8 @@ pub(crate) async fn pay(
     let (head, body) = timeout(cut_after.unwrap_or(PATIENCE), exchange).await??;
     let retry_after =
         head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    // These lines can differ between deliveries: the filter adds them to replays, the server
-    // creates them for each answer, or they describe the framing.
+    // These header lines can differ between the answers to one key: the filter adds them to
+    // replays, the server creates them for each answer, or they describe the framing.
     let own = [
         "idempotent-replayed",
         "cache-control",

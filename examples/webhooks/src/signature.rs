@@ -140,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_signature_is_what_other_programs_make_of_it() {
-        // printf '1700000000.{"id":"evt_1"}' | openssl dgst -sha256 -hmac 'a secret of the sender'
+        // `EXPECTED` is the output of: printf '1700000000.{"id":"evt_1"}' | openssl dgst -sha256
+        // -hmac 'a secret of the sender'
         let header = format!("t=1700000000,v1={EXPECTED}");
         assert_eq!(secret("a secret of the sender").sign(NOW, BODY), header);
     }

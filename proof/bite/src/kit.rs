@@ -21,7 +21,8 @@ pub(crate) fn run(store: &str, defect: Option<Defect>) -> Cell {
             Defect::ALL.iter().filter(kept).flat_map(|d| Expected::cases(*d)).copied().collect()
         }
     };
-    // Without its server, a case would fail, and would seem to have caught the defect.
+    // If the store's server is not running, every case fails, and would seem to have caught the
+    // defect.
     if let Err(why) = subject::reach(store) {
         return Cell::Empty(why);
     }
@@ -40,7 +41,8 @@ fn failure(store: &str, defect: Option<Defect>, name: &str) -> Option<String> {
         panic!("the kit has no case {name}");
     };
     let time = if store == "memory" { Time::Paused } else { Time::Real };
-    // A case that fails panics. Its message is shown only if there is no defect.
+    // A case that fails panics. Do not print the panic: the caller of this function prints its
+    // message, and only if there is no planted defect.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
     let ended = catch_unwind(AssertUnwindSafe(|| run_case(*case, time, store, defect)));

@@ -128,8 +128,8 @@ impl Caller {
             Style::Dropped => {
                 let patience = Duration::from_millis(self.random.spread(1..lease_ms * 2));
                 let work = CALL.scope(op, call.report(move |lease| action.run(lease)));
-                // The timeout and the call are in one task, so the timeout drops the call at any
-                // point.
+                // The timeout and the call are in one task, so the timeout can drop the call at any
+                // of its await points.
                 match tokio::spawn(tokio::time::timeout(patience, work)).await {
                     Ok(Ok(answer)) => answered(Some(answer)),
                     Ok(Err(_)) => said(Said::Dropped),

@@ -50,8 +50,8 @@ pub(crate) fn run(plan: &Plan) -> Result<bool, Box<dyn Error>> {
 
 /// An answer that can be recognised anywhere and contains its number.
 fn canary(random: &mut Random, number: u64) -> Vec<u8> {
-    // Some answers fit beside the key, and some are so long that a store keeps them in separate
-    // pages.
+    // Some answers are so short that a store keeps them next to the key, and some so long that it
+    // keeps them in separate pages.
     let long = 16 << (number % 7 * 2);
     let mut text = format!("{BEGIN}{number:04}-{:016x}", random.next());
     while text.len() < long {

@@ -131,7 +131,7 @@ impl Full {
     /// advance.
     async fn fill(&mut self) -> Done {
         if self.server.is_none() {
-            // Empty the log, so that it has to grow for each write.
+            // Empty the write-ahead log, so that each write needs new space in it.
             let conn = Connection::open(self.folder.join("records.db"))?;
             conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         }
@@ -258,7 +258,8 @@ impl Full {
         self.empty().await?;
         let applied = |what, answer| match answer {
             FencedWrite::Applied => Ok(()),
-            // A server may have applied the first call, and ended before it answered.
+            // While the disk was full, a server may have applied the call, and crashed before it
+            // answered.
             FencedWrite::AlreadyApplied if !strict => Ok(()),
             other => Err(format!("{what} after a full disk is {other:?}")),
         };
@@ -310,7 +311,7 @@ impl Full {
         let call = async || Ok::<_, Infallible>(large("another result"));
         match engine.execute(context("another result", LEASE)?, call).await {
             Err(ExecuteError::Store(error)) => self.refused("call", &error)?,
-            // A server can still have enough space for a new key in a page.
+            // A server can still have enough space for a new key in an existing page.
             Ok(Outcome::Executed(_)) if self.server.is_some() => {}
             other => return Err(format!("a new key on a full disk: {other:?}").into()),
         }

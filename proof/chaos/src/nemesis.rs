@@ -141,7 +141,8 @@ impl<'a> Nemesis<'a> {
             self.failing = None;
             self.made.failovers += 1;
             self.mended(op);
-            // For a while, clients give up their connections to the old primary.
+            // The fault ends a second later, because clients first have to give up their
+            // connections to the old primary.
             self.due.push((now + 1_000 * MS, Due::End(op, "failover")));
         }
         Ok(())
@@ -340,7 +341,7 @@ impl<'a> Nemesis<'a> {
         server.start_again()?;
         self.real.insert(op, (since, Some(mono::now())));
         self.made.restarts += 1;
-        // For a while, clients reconnect.
+        // The fault ends half a second later, because clients first have to reconnect.
         self.due.push((mono::now() + 500 * MS, Due::End(op, "restart")));
         Ok(())
     }
@@ -353,7 +354,8 @@ impl<'a> Nemesis<'a> {
         let Some(server) = self.server.as_deref_mut() else { return Ok(()) };
         let op = self.log.number();
         let place = self.log.event(op, Fun::Fault, Phase::Invoke);
-        // Writes that were acknowledged just before may not have left the primary.
+        // The fault begins a second earlier, because the replicas may lack writes that the primary
+        // acknowledged in that second.
         let mono_ns = place.mono_ns.saturating_sub(1_000 * MS);
         self.log.write(&Event { note: Some("failover".into()), lossy: true, mono_ns, ..place });
         server.begin_fail_over()?;

@@ -177,7 +177,7 @@ async fn serve(
                     tokio::spawn(connection(client, target, gone.clone(), Arc::clone(harm)));
                 }
             }
-            // The supervisor has ended.
+            // An error means that the supervisor has ended.
             changed = moods.changed() => if changed.is_err() { return },
         }
     }
@@ -224,12 +224,14 @@ async fn pass(
     let (mut passed, mut swallowed) = (0, None);
     loop {
         let read = tokio::select! {
-            // The new mood applies to all data that is sent after the change.
+            // Check for a new mood first, so that it applies to all data that is sent after the
+            // change.
             biased;
             changed = moods.changed() => {
                 mood = *moods.borrow_and_update();
                 passed = 0;
-                // If a part of the stream is missing, the rest is meaningless.
+                // If a part of the stream was swallowed, close the connection, because the rest is
+                // meaningless.
                 if changed.is_err() || mood == Mood::Cut || swallowed.is_some() {
                     harm.begin();
                     return;

@@ -55,8 +55,8 @@ impl Resource {
         if guard == Guard::None {
             return;
         }
-        // Some work comes between the grant and the effect. If the process is stopped here, another
-        // owner takes over.
+        // This pause stands for work between the grant and the effect. If the process is stopped
+        // during the pause, another owner can take over.
         tokio::time::sleep(WORK).await;
         let token = lease.token().get();
         let name =

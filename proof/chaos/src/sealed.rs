@@ -78,7 +78,7 @@ async fn seal(plan: &Plan, url: &str, data: &Path, apart: &Path) -> Result<bool,
         })
         .collect();
     let canaries = Arc::new(canaries);
-    // The scope is stored plain, so the search has to find it.
+    // The scope is stored in plain text, so the search has to find it.
     let scope = Scope::new(text(PLAIN))?;
     let config = configured(url, apart)?;
     masters(&config, &["old"])?;

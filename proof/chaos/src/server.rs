@@ -113,7 +113,8 @@ impl Server {
             }
             return Ok(false);
         }
-        // The next fail-over needs a replica.
+        // The fail-over is complete only when the replicas follow the new primary, because the next
+        // fail-over needs one of them.
         let others = self
             .ports("redis")
             .into_iter()
@@ -267,7 +268,8 @@ fn ask(port: u16, command: &str) -> io::Result<String> {
     stream.set_read_timeout(Some(Duration::from_millis(60)))?;
     stream.write_all(format!("{command}\r\n").as_bytes())?;
     let (mut text, mut buffer) = (Vec::new(), [0; 4_096]);
-    // The server does not close the connection, so the answer is what arrived within the time.
+    // The server does not close the connection, so the answer is what arrives before the read
+    // timeout.
     while let Ok(read @ 1..) = stream.read(&mut buffer) {
         text.extend_from_slice(&buffer[..read]);
     }

@@ -310,7 +310,7 @@ fn write_manifest(
         slack_ms: plan.slack_ms,
         share: plan.share,
         poll_ms: poll_ms(&plan.store),
-        // On a shared machine, a message of a server takes longer than one inside a process.
+        // On a shared machine, a server's notification takes longer than one inside a process.
         wake_ms: if pushes { 15 } else { 5 },
         pushes,
         races: plan.races,

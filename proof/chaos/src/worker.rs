@@ -28,8 +28,8 @@ const TICK_MS: u64 = 10;
 
 /// Runs until the supervisor ends it. The error is for the worker's log.
 pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
-    // If the supervisor dies, the worker's standard input ends, but a stopped process does not read
-    // its input.
+    // Let the kernel kill this worker if the supervisor dies. The worker's standard input would end
+    // too, but a stopped process does not read its input.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // Do not print panics, because some actions panic on purpose.
     std::panic::set_hook(Box::new(|_| ()));

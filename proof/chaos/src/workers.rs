@@ -94,7 +94,8 @@ impl Workers {
                 command
                     .env("LD_PRELOAD", library)
                     .env("FAKETIME", format!("{:+}s", skew.ahead))
-                    // Leases use the monotonic clock, which an administrator cannot set.
+                    // Do not change the monotonic clock, which leases use, because an administrator
+                    // cannot set it either.
                     .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
             }
         }

@@ -213,8 +213,8 @@ fn minima(run: &Run) -> Vec<(&'static str, u64)> {
         })
         .map(|(name, reference)| (*name, scaled(*reference).max(1)))
         .collect();
-    // No operation can overlap a lost answer, which is an instant, or a fault of the only process,
-    // in which all operations run.
+    // No operation can overlap a lost answer, because that fault is an instant. If there is only
+    // one process, no operation can overlap a fault of it, because all operations run in it.
     if manifest.workers > 1 && manifest.faults.iter().any(|fault| fault != "lose") {
         let least = if asked("stop") { OVERLAP_PERCENT } else { OVERLAP_WITHOUT_PAUSES };
         minima.push(("percentage of operations that overlap a fault", least));

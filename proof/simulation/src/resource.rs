@@ -26,8 +26,8 @@ impl Resource {
 
     /// Makes an effect in the name of a lease, and logs whether the guard let it through.
     pub(crate) async fn touch(&self, log: &Log, _: Guard, identity: &Identity, lease: &Lease) {
-        // Some work comes between the grant and the effect. If the process is killed here, another
-        // owner takes over.
+        // This pause stands for work between the grant and the effect. If the process is killed
+        // during the pause, another owner can take over.
         tokio::time::sleep(Duration::from_millis(2)).await;
         if log.is_dead() {
             return;

@@ -22,7 +22,7 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
     Ok(Server {
         name: "nats",
         port,
-        // The server also runs as root, but does not need to. The user `nats` exists if Debian's
+        // The server can run as root, but does not need to. The user `nats` exists if Debian's
         // package is installed.
         account: Account::pick(&["nats", "nobody"])?,
         files: vec![("nats.conf", settings)],

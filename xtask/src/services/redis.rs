@@ -64,7 +64,7 @@ fn server(site: &Site, tools: &Tools, name: &'static str, role: &str) -> io::Res
     Ok(Server {
         name,
         port: site.port(name),
-        // The server also runs as root, but does not need to. The user `redis` exists if Debian's
+        // The server can run as root, but does not need to. The user `redis` exists if Debian's
         // package is installed.
         account: Account::pick(&["redis", "nobody"])?,
         files: vec![("redis.conf", base(site, name) + durable + role)],

@@ -29,9 +29,9 @@ const fn kind(name: &'static str, service: &'static str) -> Kind {
 
 /// In the order in which they start; they are stopped in the reverse order.
 pub(super) const SERVERS: [Kind; 14] = [
-    // On TERM, PostgreSQL would wait for its clients.
+    // On TERM, PostgreSQL would wait until its clients disconnect.
     Kind { pid_file: "data/postmaster.pid", stop: "INT", ..kind("postgres", "postgres") },
-    // Since version 1.23, pgbouncer also waits for its clients on TERM and INT.
+    // Since version 1.23, pgbouncer also waits for its clients to disconnect, on TERM and on INT.
     Kind { stop: "QUIT", ..kind("pgbouncer", "pgbouncer") },
     kind("mariadb", "mariadb"),
     kind("redis", "redis"),

@@ -163,7 +163,7 @@ async fn http_1_http_15_layer_and_unguarded_routes() {
     let layered = Ask::post("/lab/layered").key("k").script(&json!({ "tag": "layered" }));
     assert!(!layered.send(lab.address).await.is_replay());
     assert!(layered.send(lab.address).await.is_replay());
-    // The lab's policy guards every method, also GET.
+    // The lab's policy guards every method, including GET.
     let read = Ask::post("/lab/layered").method("GET").key("r").script(&json!({ "tag": "read" }));
     assert!(!read.send(lab.address).await.is_replay());
     assert!(read.send(lab.address).await.is_replay());

@@ -36,7 +36,7 @@ impl AckMonitor {
         let noted = Arc::clone(&messages);
         tokio::spawn(async move {
             while let Some(answer) = said.next().await {
-                // $JS.ACK.STREAM.CONSUMER.DELIVERIES.SEQUENCE.…
+                // The subject is `$JS.ACK.STREAM.CONSUMER.DELIVERIES.SEQUENCE.…`.
                 let mut parts = answer.subject.split('.').skip(4).map(str::parse::<u64>);
                 let (Some(Ok(deliveries)), Some(Ok(sequence))) = (parts.next(), parts.next())
                 else {

@@ -27,8 +27,8 @@ const TROUBLE: [&str; 2] = [
 
 /// Events that the storm does not have. Queries with these words need not have data.
 const WITHOUT_EVENTS: [&str; 2] = [
-    // This series stays empty, because no charge runs until its first heartbeat. The series has the
-    // kind of error as a label, so it does not exist before the first failed heartbeat.
+    // This series stays empty, because every charge ends before its first heartbeat. The series has
+    // the kind of error as a label, so it does not exist before the first failed heartbeat.
     "idempotency_lease_beats_failed_total",
     // These series stay empty, because a scope has them only in shadow mode, and no scope in the
     // storm is in that mode.

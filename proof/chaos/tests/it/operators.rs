@@ -15,7 +15,7 @@ fn interfered(name: &str, store: &str, options: &[&str]) -> Ran {
     let races: u64 = asked.map_or(RACES, |races| races.parse().expect("a number of races"));
     let secs = (races / 40).max(8).to_string();
     // With the memory store, there is only one worker, which gets as many callers and operators as
-    // eight workers.
+    // eight workers would have.
     let workers = if store == "memory" { 8 } else { 1 };
     let operators = workers * if races > 1_000 { 16 } else { 4 };
     let (tasks, operators, races) =

@@ -64,7 +64,8 @@ pub(super) fn rabbitmq(input: &[u8]) -> u64 {
         headers.insert(name.into(), value(part));
     }
     let mut properties = BasicProperties::default().with_headers(headers);
-    // In the protocol, the id's length is one byte, so the driver cannot return a longer id.
+    // In AMQP, the length of a message id is one byte, so the driver cannot return an id of more
+    // than 255 bytes.
     let key = text(key);
     let id = key.chars().scan(0, |length, letter| {
         *length += letter.len_utf8();

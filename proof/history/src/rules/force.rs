@@ -86,8 +86,8 @@ fn changed(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
     let ended = |op: &Op| op.fun == Fun::Complete || op.fun == Fun::Release;
     let own = holder.ops.iter().map(|at| &story.ops[*at]);
     let ended = own.clone().any(|own| ended(own) && own.invoke <= op.end());
-    // If calls were under way at the same time, any of them may have taken effect last, with the
-    // time at which it began.
+    // If calls of the holder were under way at the same time, any of them may have taken effect
+    // last. Its lease then counts from the time at which it was sent.
     let last = holder.leases(story).filter(|lease| lease.end() < op.invoke);
     let Some(last) = last.max_by_key(|lease| lease.invoke) else { return };
     let asks = own.filter(|op| matches!(op.fun, Fun::Acquire | Fun::Extend) && !op.failed);

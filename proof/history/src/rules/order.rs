@@ -55,7 +55,7 @@ pub fn s18(story: &Story, found: &mut Vec<Violation>) -> Search {
         Found::Order => Search::Ended,
         Found::TooMuch => Search::GivenUp,
         Found::None { furthest } => {
-            // Show the calls where every order ends, and the calls just before.
+            // Show the calls that no order gets past, and the calls just before them.
             let around = puzzle.sure.iter().take(furthest + 2).skip(furthest.saturating_sub(5));
             let lines: Vec<_> = around.flat_map(|call| call.op.lines).collect();
             let at = puzzle.sure.first().map_or(0, |call| call.op.invoke);
@@ -170,7 +170,8 @@ impl<'s> Puzzle<'s> {
         let mut stretched = vec![u64::MAX; owners.len() + 1];
         maybe.retain(|placed| {
             let extend = placed.op.fun == Fun::Extend;
-            // An extension without an answer can only have extended the lease, at any time.
+            // An extension without an answer needs no place in the order: it can only have extended
+            // the lease, at any time after it was sent.
             if extend && let Some(from) = stretched.get_mut(usize::from(placed.owner.0)) {
                 *from = placed.op.invoke.min(*from);
             }
@@ -271,8 +272,8 @@ impl<'s> Puzzle<'s> {
             after.push(State { now: from.max(state.now), ..*state });
         }
         for now in TIMES.into_iter().filter(|now| self.may_be(state, *now, from, to)) {
-            // Times in the record are relative to its own time 0. A new lease is moved back to time
-            // 0 below.
+            // The record's times are relative to its own time 0. Below, `put_back` moves a new
+            // lease back to time 0.
             for (slot, answer) in state.slot.allowed(now, step) {
                 let Some((token, top)) = tokens(state, placed, answer) else { continue };
                 let now = from.max(state.now);

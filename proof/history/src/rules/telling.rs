@@ -18,8 +18,9 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         };
         let own = |call: &&crate::story::Call| call.actor == act.actor && call.op == act.call;
         let Some(call) = story.calls.iter().find(own) else { continue };
-        // Skip a call whose answer came before the refusal: its time had passed, so the policy
-        // answered it, and the completion was repeated in the background.
+        // Skip a call that was answered before the refusal: the time for its completion had passed,
+        // so the completion policy decided the answer, and the completion was repeated in the
+        // background.
         let late = call.answer.is_none_or(|answer| answer < refused.end());
         if story.excuse(Excuse::LateAnswer, refused, late) {
             continue;

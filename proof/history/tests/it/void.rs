@@ -92,8 +92,8 @@ fn a_torn_last_line_is_the_writers_death_and_anything_else_is_refused() {
     dir.store(GOOD[1].1, 600);
     let path = dir.0.join("events-1.jsonl");
     let whole = std::fs::read(&path).unwrap();
-    // The process was killed while it wrote its last line, so the call that this line ends is
-    // *info*.
+    // The process was killed while it wrote its last line, so the call that this line would have
+    // answered counts as unanswered (*info*).
     for cut in [1, 10, 60] {
         std::fs::write(&path, &whole[..whole.len() - cut]).unwrap();
         let (run, _) = history::read(&dir.0).unwrap();

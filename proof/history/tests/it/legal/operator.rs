@@ -81,7 +81,7 @@ impl World {
     }
 
     fn intervene(&mut self, now: Tick) {
-        // Sometimes the operator saw the token long ago.
+        // Sometimes the operator uses the token of an earlier grant.
         let old = u16::from(self.random.in_100(20));
         let seen = Token(self.slot.last.0.saturating_sub(old));
         if seen == Token::default() {
