@@ -43,7 +43,8 @@ pub(crate) struct Action {
     pub(crate) by: String,
 }
 
-/// Writes the end of an action; if it is dropped first, writes that the action was dropped.
+/// Writes the end of an action. If this value is dropped before that, it writes that the action was
+/// dropped.
 pub(crate) struct Running {
     log: Arc<Log>,
     end: Event,

@@ -15,11 +15,11 @@ use crate::mono;
 /// How long to look for a call before the kill happens anyway.
 const AT_MOST_MS: u64 = 20;
 
-/// More than the length of a line.
+/// More bytes than a line of the journal has.
 const TAIL: u64 = 2048;
 
-/// Returns when the last line of a journal is a store call without its answer, or when none came in
-/// time.
+/// Waits until the last line of a journal is a store call without its answer, for at most
+/// `AT_MOST_MS`.
 pub(crate) fn wait_for_call(journal: &Path) {
     let until = mono::now() + AT_MOST_MS * mono::MS;
     // Ignore a failed read, because a worker that has just started has no journal yet.

@@ -24,7 +24,7 @@ impl Clock for Ahead {
     }
 }
 
-/// Writes the events of observers into the history.
+/// An observer that writes its events into the history.
 pub(crate) struct Telling(pub(crate) Arc<Log>);
 
 impl Telling {

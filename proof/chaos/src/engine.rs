@@ -54,7 +54,7 @@ pub(crate) async fn build(plan: &Plan, log: &Arc<Log>) -> Result<(IdempotencyEng
     Ok((engine, store))
 }
 
-/// Retries while the store is being restarted.
+/// Builds the engine, and retries while the store is being restarted.
 pub(crate) async fn build_patiently(
     plan: &Plan,
     log: &Arc<Log>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is left of an erased answer (OPS-4): nothing in a logical dump of the store, but the
-//! promise that no retry runs the work again.
+//! Checks what is left of an erased answer (OPS-4): a logical dump of the store contains nothing of
+//! it, and still no retry runs the work again.
 
 use std::error::Error;
 use std::fs;
@@ -116,7 +116,7 @@ async fn erase_one(store: &SharedStore, id: &Identity) -> Result<(), Box<dyn Err
     }
 }
 
-/// How many of the answers a dump contains; none for a store without a dump.
+/// How many of the answers a dump contains; `None` for a store that cannot be dumped.
 async fn found(
     url: &str,
     data: &Path,

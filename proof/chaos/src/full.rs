@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A full disk (STO-1, CMP-3): the store's files are on a small file system that belongs to the
-//! run. The run fills it up while a holder works, and then frees the space. Errors are typed,
-//! nothing is half done, the holder's result is recorded as soon as there is space, and the store
-//! works again without help.
+//! run. The run fills it up while a holder works, and then frees the space. It checks that errors
+//! are typed, nothing is half done, the holder's result is recorded as soon as there is space, and
+//! the store works again without help.
 //!
 //! The program starts itself again in a separate mount namespace, so that no other process sees the
 //! file system, and the file system disappears when the run ends.
@@ -36,7 +36,7 @@ use calls::{LEASE, completion, context, engine, grant, identity, large, request,
 
 /// The length of the lease that has to survive while the disk is full.
 const BEATEN: Duration = Duration::from_secs(6);
-/// How soon a store has to serve again after there is space.
+/// How soon a store has to work again after the space is freed.
 const AGAIN_MS: u64 = 30_000;
 
 /// Starts this program again in a namespace in which it can mount its file system.
@@ -283,7 +283,8 @@ impl Full {
         }
     }
 
-    /// The result of work that ends while the disk is full (CMP-3).
+    /// Checks that the result of work that ends while the disk is full is recorded when there is
+    /// space (CMP-3).
     async fn a_result(&mut self) -> Done {
         let (engine, _) = engine(&self.store)?;
         let (runs, go) = (Arc::new(AtomicU64::new(0)), Arc::new(tokio::sync::Notify::new()));
@@ -330,7 +331,7 @@ impl Full {
         }
     }
 
-    /// A lease survives if the disk is full for less than 0.4 of its length (RUN-1).
+    /// Checks that a lease survives if the disk is full for less than 0.4 of its length (RUN-1).
     async fn a_heartbeat(&mut self) -> Done {
         let (engine, counters) = engine(&self.store)?;
         let Acquisition::Granted(held) = engine.try_acquire(&context("a lease", BEATEN)?).await?

@@ -185,7 +185,7 @@ impl Jumps {
         if !matches!(&busy, Acquired::Busy(lease) if lease.remaining > LEASE) {
             return Err(format!("a held key after a jump back is {busy:?}").into());
         }
-        // After a beat, the lease has its normal length again.
+        // After a heartbeat, the lease has its normal length again.
         self.is("extend", self.store.extend(&id("back")?, a, LEASE).await?, FencedWrite::Applied)?;
         match self.store.peek(&id("back")?).await? {
             Peeked::Busy(lease) if lease.remaining <= LEASE => {}
@@ -248,7 +248,7 @@ impl Jumps {
         Ok(matches!(self.store.peek(&id("brief")?).await?, Peeked::Absent))
     }
 
-    /// Checks that beats keep the lease during jumps if there is no other caller (RUN-1).
+    /// Checks that heartbeats keep the lease during jumps if there is no other caller (RUN-1).
     async fn beats(&mut self) -> Done {
         let engine = IdempotencyEngine::new(self.store.clone());
         let runs = Arc::new(AtomicU64::new(0));
@@ -265,8 +265,8 @@ impl Jumps {
         }
     }
 
-    /// A waiter that sees the holder's lease end in a jump may take over. Both then have one result.
-    /// Returns how often the work ran.
+    /// Makes the holder's lease end in a jump while another call waits, which may then take over.
+    /// Checks that both calls get the same result. Returns how often the work ran.
     async fn beside_a_waiter(&mut self) -> Done<u64> {
         let runs = Arc::new(AtomicU64::new(0));
         let engines = [(); 2].map(|()| IdempotencyEngine::new(self.store.clone()));

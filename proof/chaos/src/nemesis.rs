@@ -24,7 +24,8 @@ const RESTART_EVERY: u64 = 12_000;
 const FAILOVER_EVERY: u64 = 30_000;
 const CLOCK_EVERY: u64 = 2_500;
 
-/// Of a hundred cuts so many hit the connections of all workers; the others, those of one.
+/// The percentage of cuts that disturb the connections of all workers. The others disturb those of
+/// one worker.
 const ALL_CUT_PERCENT: u64 = 20;
 
 /// How often each fault was made.
@@ -39,7 +40,8 @@ pub(crate) struct Made {
     pub(crate) died: u32,
 }
 
-/// What has to be undone; the numbers are a worker or the operation of the fault.
+/// What has to be done later to undo a fault. A `u64` is the fault's operation, and a `u32` is a
+/// worker.
 enum Due {
     GoOn(u32, u64),
     Quiet(u64, Option<u32>),
@@ -53,7 +55,7 @@ pub(crate) struct Nemesis<'a> {
     pub(crate) made: Made,
     workers: &'a mut Workers,
     server: Option<&'a mut Server>,
-    /// One for the connections of each worker, or none.
+    /// One proxy for each worker's connections, or no proxies at all.
     proxies: &'a [Proxy],
     log: Arc<Log>,
     random: Random,
@@ -63,7 +65,8 @@ pub(crate) struct Nemesis<'a> {
     lease_ms: (u64, u64),
     /// A fail-over that has not finished yet, and when its state was last checked.
     failing: Option<(u64, u64)>,
-    /// Of the faults that are on: since when something is really wrong, and until when it was.
+    /// For each fault that has not ended, by its operation: since when something is really wrong,
+    /// and until when it was.
     real: HashMap<u64, (u64, Option<u64>)>,
 }
 
@@ -127,7 +130,7 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// Checks at intervals whether the group is complete again.
+    /// During a fail-over, checks at intervals whether the group of servers is complete again.
     fn go_on_failing_over(&mut self) -> io::Result<()> {
         let (Some((op, asked)), Some(server)) = (self.failing, self.server.as_deref_mut()) else {
             return Ok(());
@@ -175,12 +178,13 @@ impl<'a> Nemesis<'a> {
         Ok(self.made)
     }
 
-    /// From now on, something is really wrong.
+    /// Notes that, from now on, something is really wrong.
     fn broke(&mut self, op: u64) {
         self.real.insert(op, (mono::now(), None));
     }
 
-    /// From now on, nothing is, although what the fault has done may show for a while.
+    /// Notes that nothing is wrong any more, although the effects of the fault may still show for a
+    /// while.
     fn mended(&mut self, op: u64) {
         if let Some((_, until)) = self.real.get_mut(&op) {
             *until = Some(mono::now());
@@ -266,7 +270,7 @@ impl<'a> Nemesis<'a> {
     }
 
     /// Kills a worker without warning, in half of the cases in the middle of a store call, and
-    /// starts it again at once. The fault lasts as long as a lease of the dead process may.
+    /// starts it again at once. The fault lasts as long as a lease of the dead process can.
     fn replace(&mut self, victim: u32, skew: Skew) -> io::Result<()> {
         if self.random.percent(50) {
             wait_for_call(&self.workers.journal(victim)?);
@@ -383,7 +387,7 @@ fn every(kind: &str) -> u64 {
     }
 }
 
-/// When the first fault of a kind happens: early, so that short runs have it.
+/// When the first fault of a kind happens: so early that short runs contain one.
 fn first(kind: &str) -> u64 {
     match kind {
         "restart" | "failover" => 4_000,

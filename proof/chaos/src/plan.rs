@@ -64,7 +64,7 @@ pub(crate) struct Plan {
     /// How many power losses to make.
     pub(crate) losses: u64,
     pub(crate) synchronous: String,
-    /// Which syncs the disk swallows.
+    /// Which syncs the disk acknowledges but does not make.
     pub(crate) swallow: Option<String>,
 }
 

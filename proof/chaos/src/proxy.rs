@@ -46,9 +46,9 @@ pub(crate) struct Proxy {
 /// What the moods have done to connections.
 #[derive(Debug, Default)]
 struct Harm {
-    /// How many connections lack a swallowed answer, and are not closed yet.
+    /// How many connections have lost an answer and are not closed yet.
     spoilt: AtomicUsize,
-    /// When the last mood first harmed a connection; 0: it has not.
+    /// When the last mood first harmed a connection; 0 if it has harmed none.
     since: AtomicU64,
     away: Mutex<Away>,
 }
@@ -151,7 +151,8 @@ impl Proxy {
         Some(self.harm.since.load(Ordering::SeqCst)).filter(|since| *since > 0)
     }
 
-    /// The intervals, ended since the last call, in which nothing could reach the server.
+    /// The intervals in which nothing could reach the server, as far as they have ended since the
+    /// last call.
     pub(crate) fn away(&self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.harm.away.lock().over)
     }

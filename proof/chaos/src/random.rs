@@ -29,7 +29,8 @@ impl Random {
         range.start + self.next() % width
     }
 
-    /// A number in the range, small ones as likely as large ones.
+    /// A number in the range. Every magnitude (power of two) is about equally likely, so small
+    /// numbers are as frequent as large ones.
     pub(crate) fn spread(&mut self, range: Range<u64>) -> u64 {
         let (low, high) = (range.start.max(1).ilog2(), range.end.max(2).ilog2());
         let bits = self.within(u64::from(low)..u64::from(high) + 1);

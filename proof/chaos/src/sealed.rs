@@ -30,12 +30,13 @@ const ANSWERS: usize = 100;
 const SUBJECTS: usize = 10;
 /// The beginning of every secret text.
 const SECRET: &str = "canary-";
-/// The beginning of the scope, which is stored plain. A file can split a text, as PostgreSQL's log
-/// does at the end of a page, so no part that begins like the scope may count as a secret.
+/// The beginning of the scope, which is stored in plain text. A file can split a text, as
+/// PostgreSQL's log does at the end of a page, so no part that begins like the scope may count as a
+/// secret.
 const PLAIN: &str = "stored-plain";
 const MARK: usize = 28;
-/// How many unsealed keys and answers the search has to find in files. The end of a page can split
-/// one.
+/// How many unsealed keys and answers the search has to find in files: not all of them, because the
+/// end of a page can split one.
 const ENOUGH: usize = 2 * ANSWERS - 10;
 /// How long a client caches a key.
 const CACHE_MS: u64 = 1_000;

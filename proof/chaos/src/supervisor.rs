@@ -59,7 +59,7 @@ pub(crate) fn data_folder() -> std::io::Result<PathBuf> {
     data.canonicalize()
 }
 
-/// The faults that a store can have.
+/// The faults that a run can make with this store.
 fn possible(store: &str) -> &'static [&'static str] {
     match store {
         // A kill would delete its records.
@@ -158,7 +158,7 @@ fn with_store(
     judge(out).map(|green| green && hung == 0 && made.died == 0 && settled)
 }
 
-/// Makes faults until the time is over, with a line for each second.
+/// Makes faults until the time is over, and prints a line for each second.
 fn rage(
     plan: &Plan,
     out: &Path,

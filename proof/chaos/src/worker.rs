@@ -132,7 +132,7 @@ async fn watch_lags(log: Arc<Log>) {
     }
 }
 
-/// Ends the process in order, and logs its end.
+/// Ends the process in an orderly way, and logs its end.
 async fn end(log: &Log, engine: &IdempotencyEngine, store: SharedStore) {
     let left = engine.shutdown(Duration::from_secs(5)).await;
     drop(store);

@@ -21,7 +21,7 @@ struct Slot {
 pub(crate) struct Workers {
     slots: Vec<Slot>,
     options: Vec<String>,
-    /// What each worker connects to, if not to what the options say.
+    /// The URL for each worker, if it differs from the URL in the options.
     urls: Vec<String>,
     out: PathBuf,
     /// The library that gives a process a wrong wall clock, if the machine has it.
@@ -42,8 +42,8 @@ const FAKETIME: [&str; 2] = [
 ];
 
 impl Workers {
-    /// Starts the workers. With `wall_clocks`, a wrong clock is also the wall clock, if the machine
-    /// supports that.
+    /// Starts the workers. With `wall_clocks`, a worker with a wrong clock gets a wrong wall clock
+    /// too, if the machine supports that.
     pub(crate) fn start(
         (count, urls): (u32, Vec<String>),
         options: Vec<String>,
@@ -203,8 +203,8 @@ impl Drop for Workers {
     }
 }
 
-/// Removes the shared memory that the library for wrong clocks leaves of a killed process: it is
-/// named after the process.
+/// Removes the shared memory that the library for wrong clocks leaves of a killed process. Its name
+/// contains the process id.
 fn sweep(child: &Child) {
     for name in ["faketime_shm_", "sem.faketime_sem_"] {
         let _ = std::fs::remove_file(format!("/dev/shm/{name}{}", child.id()));

@@ -32,9 +32,9 @@ impl World {
     }
 }
 
-/// The scope and the key of a number. Neighbours are hostile pairs: with a separator in one or the
-/// other, or with letters that differ only in case, in composition, in a trailing blank or in the
-/// last of 255 bytes.
+/// The scope and the key of a number. The identities of neighbouring numbers are easy to confuse:
+/// they differ only in the place of a separator, in the case or composition of a letter, in a
+/// trailing blank, or in the last of 255 bytes.
 pub(crate) fn name(number: u64) -> (String, String) {
     let round = number / 12;
     let (scope, key) = match number % 12 {

@@ -37,7 +37,7 @@ const REFERENCE_SECS: u64 = 600;
 const OVERLAP_PERCENT: u64 = 30;
 
 /// The same for a run without pauses. During most of such a run, nothing is wrong, because a killed
-/// process is replaced at once, and a server soon.
+/// process is replaced at once, and a killed server is restarted soon.
 const OVERLAP_WITHOUT_PAUSES: u64 = 2;
 
 /// How often each kind of event happened.
@@ -75,7 +75,8 @@ pub struct Counts {
     pub races: u64,
     pub effects: u64,
     pub effects_refused: u64,
-    /// Nanoseconds from a completion to its waiters, sorted: in its own process, and in another.
+    /// The times from a completion to the answers of its waiters, in nanoseconds and sorted: for
+    /// waiters in the process that completed, and for waiters in other processes.
     pub wakes: [Vec<u64>; 2],
     minima: Vec<(&'static str, u64)>,
 }
@@ -188,8 +189,9 @@ fn is_raced(story: &Story, op: &Op) -> bool {
     })
 }
 
-/// The minimum counts, in proportion to the run's length and to its share of a machine. Faults that
-/// were not requested are not missed; those that were requested must have happened at least once.
+/// The minimum counts, in proportion to the run's length and to its share of a machine. A fault
+/// that was not requested has no minimum, and one that was requested must have happened at least
+/// once.
 fn minima(run: &Run) -> Vec<(&'static str, u64)> {
     let manifest = &run.manifest;
     let asked = |fault: &str| manifest.faults.iter().any(|asked| asked == fault);

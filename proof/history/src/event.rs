@@ -142,15 +142,15 @@ pub enum Said {
     Returned,
     /// Act_end: the action returned an error.
     Err,
-    /// Act_end: panicked.
+    /// Act_end: the action panicked.
     Panic,
     /// Act_end: the lease is held on purpose.
     Hold,
     /// Told: the lease was lost while the action ran.
     LossNoticed,
-    /// Told, terminal.
+    /// Told, as the terminal event.
     Completed,
-    /// Told, terminal.
+    /// Told, as the terminal event.
     Failed,
     /// Told, as the terminal event: the completion was refused.
     LeaseLost,
@@ -162,7 +162,7 @@ pub enum Said {
     InProgress,
 }
 
-/// One line. An event. Fields that its kind does not use are absent.
+/// One event, which is one line of a file. Fields that its kind does not use are absent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the README has a table of the fields")]
@@ -241,7 +241,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// An event with nothing but its call and its time.
+    /// Creates an event that contains only its process, its call and its time.
     #[must_use]
     pub fn new(
         (proc, incarnation): (u32, u32),

@@ -70,8 +70,8 @@ pub const EXCUSES: [Row; 18] = [
         what: "a call without an answer may have taken effect, at any later time",
         rules: "S1 S2 S7 S14 S18 OPS-3 OPS-4",
         most: &[
-            // One answer of 97 is lost, and no process is killed. Measured: 2 and 1, and 7 of the
-            // stories with operators.
+            // One answer of 97 is lost, and no process is killed. Measured: 2 and 1; with
+            // operators, 7 of the stories.
             ("memory", 12, 3),
             // Three kills a second meet up to eight calls each. Measured: 20 to 30, and 5.
             ("sqlite", 40, 8),
@@ -94,9 +94,9 @@ pub const EXCUSES: [Row; 18] = [
         most: &[
             // The store answers at once. Measured: 1 and 1.
             ("memory", 10, 3),
-            // A beat is given up after a quarter of its lease, so a busy machine loses beats of the
-            // shortest leases. Measured: 51 and 14, and 71 of the stories with leases of up to 120
-            // ms.
+            // A heartbeat is given up after a quarter of its lease, so a busy machine loses
+            // heartbeats of the shortest leases. Measured: 51 and 14; with leases of up to 120 ms,
+            // 71 of the stories.
             ("*", 85, 25),
         ],
     },
@@ -106,9 +106,9 @@ pub const EXCUSES: [Row; 18] = [
         what: "a store may send a call again whose connection was disturbed",
         rules: "S1 S2 S7 S14 S18 OPS-3 OPS-4",
         most: &[
-            // It has no connections.
+            // This store has no connections.
             ("memory", 0, 0),
-            // It has no connections.
+            // This store has no connections.
             ("sqlite", 0, 0),
             // One cut a second disturbs one worker of eight, and every fifth cut disturbs all
             // workers. Every 12 s, the server is unavailable. Measured: 28 and 12.
@@ -123,8 +123,9 @@ pub const EXCUSES: [Row; 18] = [
         most: &[
             // Happens only if an acquire loses its answer. Measured: 2 and 1.
             ("memory", 6, 2),
-            // A killed worker leaves up to eight acquires. Measured: 8 to 14, and 3. When each cut
-            // disturbed all workers and each call during a cut counted, it was 65 of the stories.
+            // A killed worker leaves up to eight acquires without an answer. Measured: 8 to 14, and
+            // 3; in an older version, in which each cut disturbed all workers and each call during
+            // a cut counted, 65 of the stories.
             ("*", 20, 5),
         ],
     },
@@ -145,8 +146,8 @@ pub const EXCUSES: [Row; 18] = [
         what: "an operator may have released, resolved or forgotten the record",
         rules: "S1 S2 S3 S4 S5 S6 S7 S8 L4 OPS-3 OPS-4",
         most: &[
-            // No bound: the run asks for operators, and OPS-3 and OPS-4 judge their calls.
-            // Measured: 42 and 24.
+            // No bound: operators are in a run only on request, and OPS-3 and OPS-4 judge their
+            // calls. Measured: 42 and 24.
             ("*", 100, 100),
         ],
     },
@@ -156,7 +157,8 @@ pub const EXCUSES: [Row; 18] = [
         what: "of two calls of one owner at the same time, either may be the second",
         rules: "S14 OPS-3",
         most: &[
-            // Happens only if a beat lasts until the next one is sent. Measured: 7 and 2.
+            // Happens only if a heartbeat is unanswered until the next one is sent. Measured: 7 and
+            // 2.
             ("*", 15, 5),
         ],
     },
@@ -176,7 +178,7 @@ pub const EXCUSES: [Row; 18] = [
         what: "a fault hit the store, the network or the process, or a call lasted a tenth of a lease",
         rules: "L1 L2 L3 L4",
         most: &[
-            // The process that is stopped is the only one. Measured: 40 and 5.
+            // Each pause stops the only process. Measured: 40 and 5.
             ("memory", 60, 10),
             // Most waits and long actions meet a fault of their process, their server or their
             // network. Measured: 29 and 4.
@@ -200,8 +202,8 @@ pub const EXCUSES: [Row; 18] = [
         what: "a lease is too short for timers of a shared machine",
         rules: "L4",
         most: &[
-            // The shortest leases have 40 ms. Measured: 22 and 3, and 55 and 6 if no lease is
-            // longer than 120 ms.
+            // The shortest leases last 40 ms. Measured: 22 and 3; if no lease is longer than 120
+            // ms, 55 and 6.
             ("*", 75, 10),
         ],
     },
@@ -272,7 +274,7 @@ pub const EXCUSES: [Row; 18] = [
         most: &[
             // Happens only if the server dies between the two moments. Measured: 0.
             ("mariadb", 2, 1),
-            // As on MariaDB.
+            // The same as for MariaDB.
             ("mysql", 2, 1),
             // All other stores show only durable results.
             ("*", 0, 0),

@@ -9,9 +9,9 @@ use crate::read::Lines;
 use crate::rules;
 use crate::story::Run;
 
-/// Violations shown in full; the others are counted.
+/// How many violations are shown in full. The others are only counted.
 const SHOWN: usize = 12;
-/// Lines shown of one violation.
+/// How many lines are shown for one violation.
 const LINES: usize = 16;
 
 /// Writes the counts, the violations with the events that show them, and the verdict.

@@ -44,7 +44,7 @@ pub struct Op {
     pub fun: Fun,
     pub owner: Option<u128>,
     pub invoke: u64,
-    /// None: *info*.
+    /// `None` if the call is *info*.
     pub answer: Option<u64>,
     /// When its caller had given up or died, if that is known.
     pub gave_up: Option<u64>,
@@ -98,8 +98,8 @@ impl Op {
         self.answer.unwrap_or(NEVER)
     }
 
-    /// Whether a lease that it got by its first sending may have been over at its last: else that
-    /// one was answered with the same lease (ACQ-9).
+    /// Whether a lease that the first sending of this call got may have been over at its last
+    /// sending. Otherwise, the last sending was answered with the same lease (ACQ-9).
     #[must_use]
     pub fn may_outlast_its_lease(&self) -> bool {
         self.end().saturating_sub(self.invoke).saturating_add(slop(self.lease)) >= self.lease
@@ -107,7 +107,7 @@ impl Op {
 }
 
 impl Story {
-    /// Notes that an excuse covers an operation, if it does, and returns whether.
+    /// If the excuse applies to the operation, notes that. Returns `applies`.
     pub(crate) fn excuse(&self, excuse: Excuse, op: &Op, applies: bool) -> bool {
         if applies {
             self.excused.add(excuse, op.at);

@@ -14,10 +14,11 @@
 #include <unistd.h>
 
 #define SECOND 1000000000LL
-// No machine's monotonic clock is as late, and no wall clock as early.
+// In seconds. An earlier time is from a monotonic clock, and a later one from a wall clock.
 #define LATEST_UPTIME 1000000000LL
 
-// Nanoseconds, written one after the other, so that a reader sees a write under way.
+// The same offset twice, in nanoseconds. `first` is written before `second`, so if they differ, a
+// write is under way.
 struct offset {
     int64_t first;
     int64_t second;
@@ -91,7 +92,7 @@ time_t time(time_t *into) {
     return now.tv_sec;
 }
 
-// The kernel compares a deadline with its own clock, so the deadline moves back.
+// The kernel compares a deadline with its own clock, so subtract the offset from the deadline.
 int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex,
                            const struct timespec *restrict until) {
     if (until->tv_sec < LATEST_UPTIME) {

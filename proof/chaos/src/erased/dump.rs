@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Dump`]: everything of a store that a backup would contain.
+//! [`Dump`]: everything in a store that a backup would contain.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -38,7 +38,7 @@ fn bytes(digits: &[u8]) -> Vec<u8> {
     digits.chunks_exact(2).filter_map(byte).collect()
 }
 
-/// Dumps the store; none for a store that exists only in its process.
+/// Dumps the store. Returns `None` for a store that exists only in this process.
 pub(crate) async fn of(url: &str, data: &Path) -> Result<Option<Dump>, Box<dyn Error>> {
     let dump = match url.split(':').next().unwrap_or_default() {
         "sqlite" => sqlite(url, data)?,
@@ -88,8 +88,8 @@ fn postgres(url: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok(output.stdout)
 }
 
-/// Dumps in the form of `mariadb-dump --hex-blob`. The tool itself is in a package that nothing
-/// else needs.
+/// Creates a dump in the form of `mariadb-dump --hex-blob`, without this tool, because no other
+/// part needs the package that contains it.
 async fn mariadb(url: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     let pool = MySqlPool::connect(url).await?;
     let columns = sqlx::query(

@@ -2,8 +2,8 @@
 //! The process that is killed. Until then, it makes calls with new keys, and writes down the
 //! answers that it gets.
 //!
-//! `shim.c` also records the writes to this file, in their order among the syncs. So it is known
-//! exactly which answers came before a power loss.
+//! `shim.c` records the writes to the file of these answers in one order with the syncs, so the
+//! journal shows exactly which answers came before a power loss.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -179,7 +179,7 @@ impl Round {
         }
     }
 
-    /// Copies the log into the database while calls run, as an application might.
+    /// Copies the write-ahead log into the database while calls run, as an application might.
     fn checkpoint(&self, random: &mut Random) -> Result<(), AnyError> {
         let mode = ["PASSIVE", "RESTART", "TRUNCATE"][usize::try_from(random.within(0..3))?];
         let conn = Connection::open(&self.path)?;

@@ -106,7 +106,7 @@ impl Found {
         self.tokens += other.tokens;
     }
 
-    /// Whether a promise is broken that every durability setting keeps.
+    /// Whether a promise was broken that holds with every durability setting.
     pub(crate) fn is_wrong(&self) -> bool {
         self.reordered + self.changed + self.halves + self.damaged + self.tokens > 0
     }
@@ -179,7 +179,7 @@ pub(crate) async fn check(
     Ok((found, kept))
 }
 
-/// Whether what was told about a key still holds.
+/// Whether the answer that a caller got about a key still holds.
 async fn look(
     store: &SharedStore,
     key: &str,
@@ -216,7 +216,8 @@ async fn look(
     Ok(kept)
 }
 
-/// Counts the joined calls whose write exists without a complete record, or the other way round.
+/// Counts the joined calls whose write exists without a complete record, and those whose complete
+/// record exists without the write.
 async fn halves(
     conn: &Connection,
     store: &SharedStore,

@@ -7,7 +7,7 @@ use crate::judge::Violation;
 use crate::story::{Op, Run, Story, Tenure};
 use crate::when::slop;
 
-/// The first grants of owners with larger tokens.
+/// The first grant of each other owner with a larger token than the holder's.
 fn later<'s>(story: &'s Story, holder: &Tenure) -> Vec<&'s Op> {
     let Some(own) = holder.token else { return Vec::new() };
     let taken: Vec<&'s Tenure> = story
@@ -87,8 +87,8 @@ fn refused(story: &Story, holder: &Tenure, takers: &[&Op], found: &mut Vec<Viola
     }
 }
 
-/// S9: after a release, there is no record: the next grant is no takeover, its token is larger, and
-/// the owner that released never completes. Tokens follow the order of the grants (ACQ-10).
+/// S9: after a release, there is no record: the next grant is not a takeover, its token is larger,
+/// and the owner that released never completes. Tokens follow the order of the grants (ACQ-10).
 pub fn s9(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     let known: Vec<(&Tenure, u64)> = story.known().collect();
     for (at, (holder, token)) in known.iter().enumerate() {

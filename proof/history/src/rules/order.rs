@@ -41,8 +41,8 @@ const LONG: u64 = 2_000 * MS;
 /// The number of states after which a search gives up.
 const MOST: usize = 60_000;
 
-/// The limits of answered calls that may overlap the first one that is not placed, and of calls
-/// without an answer.
+/// The largest number of answered calls that may overlap the first call that is not placed yet, and
+/// the largest number of calls without an answer.
 const WINDOW: usize = 64;
 const AMBIGUOUS: usize = 128;
 

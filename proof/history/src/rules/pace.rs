@@ -160,7 +160,8 @@ impl Waits {
         }
     }
 
-    /// Adds a wait. The store calls of its whole process count, because waiters share one wait.
+    /// Adds a wait. The time of all store calls of its process is subtracted, because the waiters
+    /// of a process share one wait.
     fn take(&mut self, run: &Run, due: &Due<'_>, same: bool) {
         let ops = due.of.ops.iter().filter(|op| op.actor == due.waiter);
         let asked = within(ops, due.due, due.end);
@@ -237,8 +238,8 @@ fn refused_before<'s>(story: &'s Story, grant: &Op, before: u64) -> Option<&'s O
     })
 }
 
-/// For how much of the time some of these store calls were under way. A call that waits for a
-/// change does not count.
+/// For how long, between `from` and `to`, at least one of these store calls was under way. A call
+/// that waits for a change does not count.
 fn within<'s>(ops: impl Iterator<Item = &'s Op>, from: u64, to: u64) -> u64 {
     let ends = |op: &Op| op.answer.or(op.gave_up).unwrap_or(to).min(to);
     let mut spans: Vec<(u64, u64)> = ops

@@ -74,8 +74,8 @@ impl Tenure {
         })
     }
 
-    /// Whether one of its acquires that got no answer may have arrived late, but before that call
-    /// was answered, and may have given it the lease again.
+    /// Whether one of its acquires that got no answer may have arrived late, but before the call
+    /// `judged` was answered, and may have given it the lease again.
     pub fn may_have_asked(&self, story: &Story, judged: &Op) -> bool {
         let mut asked = self.of(story, Fun::Acquire);
         let late = asked.any(|op| op.is_info() && op.invoke <= judged.end());
@@ -90,8 +90,8 @@ impl Tenure {
             .filter(|op| op.is_grant() || (op.fun == Fun::Extend && op.said(Said::Done)))
     }
 
-    /// Whether its lease may have been ended before that call was answered: by its own release or
-    /// completion, or by an operator.
+    /// Whether its lease may have been ended before the call `judged` was answered: by its own
+    /// release or completion, or by an operator.
     pub fn may_have_ended(&self, story: &Story, judged: &Op) -> bool {
         let verbs = [Fun::ForceRelease, Fun::ForceResolve];
         if story.may_be_forced(self, &verbs, judged.end(), judged) {
@@ -172,7 +172,7 @@ impl Story {
         self.excuse(Excuse::Operator, judged, forced)
     }
 
-    /// Whether an operator may have ended a lease while that call was under way.
+    /// Whether an operator may have ended a lease while the call `op` was under way.
     pub(crate) fn is_forced_beside(&self, op: &Op) -> bool {
         self.ops.iter().any(|other| {
             matches!(other.fun, Fun::ForceRelease | Fun::ForceResolve)
@@ -182,8 +182,8 @@ impl Story {
         })
     }
 
-    /// Whether an owner that is not in `except` may have held the record before that call was
-    /// answered, without any answer in the history.
+    /// Whether an owner that is not in `except` may have held the record before the call `judged`
+    /// was answered, without any answer in the history.
     #[must_use]
     pub fn strangers(&self, except: &[u128], judged: &Op) -> bool {
         let unseen = self.tenures.iter().any(|tenure| {
