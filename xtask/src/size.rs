@@ -10,7 +10,8 @@ use crate::tree::{self, Source};
 const SPDX: &str = "// SPDX-License-Identifier: MIT OR Apache-2.0";
 const LONG: usize = 400;
 const WIDE: usize = 110;
-/// The reason is in the module's first lines, so that a reader sees it before the length.
+/// A file that is too long must give its reason, with these words, in its first lines, so that a
+/// reader sees the reason first.
 const REASON: &str = "over 400 lines";
 const REASON_WITHIN: usize = 15;
 

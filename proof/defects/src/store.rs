@@ -23,7 +23,7 @@ use crate::Defect;
 /// How long a waiter that is not woken pauses between two reads: the longest pause that ACQ-4
 /// allows.
 const POLL: Duration = Duration::from_millis(50);
-/// How long an unfinished record lasts if a purge takes it too early.
+/// How long an unfinished record lasts if purges remove it too early, with [`Defect::EarlyPurge`].
 const BRIEF: Duration = Duration::from_millis(1);
 /// The time between reading that a key is free and taking the key, with [`Defect::GetThenSet`].
 const BETWEEN: Duration = Duration::from_millis(2);

@@ -88,8 +88,7 @@ impl Fuzzer {
 
     /// Runs the target on this many inputs.
     ///
-    /// # Errors
-    /// The first input that it does not accept, shortened as far as it is still not accepted.
+    /// # Errors The first input that it does not accept, shortened as far as possible.
     pub fn run(&mut self, executions: u64) -> Result<(), Box<Found>> {
         for _ in 0..executions {
             let mut input = std::mem::take(&mut self.input);

@@ -118,7 +118,7 @@ pub const EXCUSES: [Row; 18] = [
     Row {
         excuse: Excuse::Stranger,
         name: "stranger",
-        what: "an owner whose grant no caller heard of may have held the record",
+        what: "an owner whose grant got no answer may have held the record",
         rules: "S2 S3 S9 L3",
         most: &[
             // Happens only if an acquire loses its answer. Measured: 2 and 1.
@@ -165,7 +165,7 @@ pub const EXCUSES: [Row; 18] = [
     Row {
         excuse: Excuse::HeldBack,
         name: "held back",
-        what: "a lock prevents a takeover, so nothing is left of a lease that stands",
+        what: "a lock prevents a takeover, so a busy answer shows no remaining time",
         rules: "S14 S18",
         most: &[
             // No transaction of the run stays open. Measured: 0.
@@ -210,7 +210,7 @@ pub const EXCUSES: [Row; 18] = [
     Row {
         excuse: Excuse::Killed,
         name: "killed",
-        what: "the process died before what it had to do next",
+        what: "the process died before it could do what had to follow",
         rules: "S16 S19",
         most: &[
             // The only process is not killed.

@@ -37,16 +37,16 @@ pub enum Action {
     Drop { client: u8, fate: Fate },
     /// The action is polled for the first time.
     Start { client: u8 },
-    /// A beat extends the lease (RUN-1).
+    /// A heartbeat extends the lease (RUN-1).
     Beat { client: u8, fate: Fate },
-    /// `max-hold` is reached: beats end, but the action continues (RUN-6).
+    /// `max-hold` is reached: heartbeats end, but the action continues (RUN-6).
     StopBeats { client: u8 },
-    /// The action returns; beats end (RUN-3).
+    /// The action returns; heartbeats end (RUN-3).
     Return { client: u8, tombstone: bool },
     /// The action fails, and the key is released (RUN-4).
     Fail { client: u8, fate: Fate },
-    /// The caller is dropped during the action, or holds its key: no beat and no release follow,
-    /// and the lease ends by time (RUN-5, HTTP-7).
+    /// The caller is dropped during the action, or holds its key: no heartbeat and no release
+    /// follow, and the lease ends by time (RUN-5, HTTP-7).
     Abandon { client: u8 },
     /// The completion is sent, or repeated with the same owner (CMP-3).
     Complete { client: u8, fate: Fate },

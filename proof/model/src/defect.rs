@@ -7,7 +7,7 @@
 pub enum Defect {
     /// Store: a completion is accepted even if another owner holds the lease.
     NoOwnerCheck,
-    /// Store: a beat of any owner extends the lease.
+    /// Store: a heartbeat of any owner extends the lease.
     BeatAnyOwner,
     /// Store: a lease is taken over one tick before its end.
     EarlyTakeover,
@@ -29,7 +29,7 @@ pub enum Defect {
     PrintIgnored,
     /// Client: two identities share one record.
     IdentitiesMerged,
-    /// Client: beats continue after the action's end.
+    /// Client: heartbeats continue after the action's end.
     BeatsGoOn,
     /// Client: answers before it has sent its completion.
     AckBeforeCompletion,

@@ -77,7 +77,7 @@ macro_rules! named {
 }
 
 named! {
-    /// A thing that must never be.
+    /// Something that must never happen.
     Wrong,
     /// A set of [`WRONGS`].
     Wrongs,
@@ -119,7 +119,7 @@ named! {
 }
 
 named! {
-    /// A thing that must be reachable; otherwise a green run proves nothing.
+    /// Something that must be reachable; otherwise a green run proves nothing.
     Sight,
     /// A set of [`SIGHTS`].
     Sights,

@@ -150,11 +150,11 @@ pub enum Phase {
     Granted,
     /// The action runs.
     Running {
-        /// Whether beats continue: not after `max-hold` (RUN-6) or after a beat that found the
-        /// lease lost (RUN-2).
+        /// Whether heartbeats continue: not after `max-hold` (RUN-6) or after a heartbeat that
+        /// found the lease lost (RUN-2).
         beating: bool,
     },
-    /// The action has returned and beats have ended (RUN-3); the completion is not sent yet.
+    /// The action has returned and heartbeats have ended (RUN-3); the completion is not sent yet.
     Acted {
         /// Whether its value cannot be stored.
         tombstone: bool,
@@ -208,7 +208,7 @@ pub struct Client {
 pub enum Message {
     /// An acquire, which its client may have repeated since.
     Acquire(Owner, u8, Print),
-    /// A beat.
+    /// A heartbeat.
     Beat(Owner, u8),
     /// A completion; the flag says whether it is a tombstone.
     Complete(Owner, u8, bool),
@@ -216,7 +216,7 @@ pub enum Message {
     Release(Owner, u8),
 }
 
-/// Everything.
+/// The whole world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct State {
     /// The store's clock.

@@ -141,7 +141,7 @@ impl Process {
         self.callers.iter().for_each(JoinHandle::abort);
     }
 
-    /// Ends the process in order, and logs its end. Returns whether a caller panicked.
+    /// Ends the process in an orderly way, and logs its end. Returns whether a caller panicked.
     pub(crate) async fn end(self) -> bool {
         let mut panicked = false;
         for caller in self.callers {

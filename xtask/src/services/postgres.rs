@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! PostgreSQL, durable as by default, and pgbouncer in front of it.
+//! PostgreSQL with its default durability, and pgbouncer in front of it.
 
 use std::io;
 

@@ -19,7 +19,7 @@ pub(super) struct Kind {
     pub(super) service: &'static str,
     /// The pid file that the server writes in its folder.
     pub(super) pid_file: &'static str,
-    /// The signal that makes it end soon and in order, without waiting for its clients.
+    /// The signal that makes it end soon and in an orderly way, without waiting for its clients.
     pub(super) stop: &'static str,
 }
 
@@ -27,7 +27,7 @@ const fn kind(name: &'static str, service: &'static str) -> Kind {
     Kind { name, service, pid_file: "pid", stop: "TERM" }
 }
 
-/// In the order in which they start; they are stopped in the reverse order.
+/// All servers, in the order in which they start. They are stopped in the reverse order.
 pub(super) const SERVERS: [Kind; 14] = [
     // On TERM, PostgreSQL would wait until its clients disconnect.
     Kind { pid_file: "data/postmaster.pid", stop: "INT", ..kind("postgres", "postgres") },

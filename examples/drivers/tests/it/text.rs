@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Texts that exist twice are the same.
+//! Checks that texts that exist in two places are the same in both.
 
 /// The adapters of SeaORM 1 and SeaORM 2 are the same, except for the name of the crate and the
 /// name of one method.

@@ -48,7 +48,7 @@ impl Drop for File {
     }
 }
 
-/// Writes first, and then answers as the account says.
+/// A service that writes first, and then answers as the account's name says.
 #[derive(Clone)]
 struct Book {
     joined: JoinedEngine<SqliteTx>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Refusals, as the statuses of the manual's table.
+//! Refusals have the statuses in the manual's table.
 
 use std::time::Duration;
 

@@ -148,7 +148,7 @@ pub(crate) fn charge(account: &str, cents: u64) -> ChargeRequest {
     ChargeRequest { account: account.to_owned(), cents }
 }
 
-/// `google.rpc.Status`, as it is defined.
+/// `google.rpc.Status`, written by hand from its definition.
 #[derive(Clone, PartialEq, prost::Message)]
 struct RpcStatus {
     #[prost(int32, tag = "1")]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Faults that a hostile operator and a hostile client found: each test failed once.
+//! Faults that were found by acting as a hostile operator and a hostile client. Each of these tests
+//! has failed once.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Power losses on a SQLite file: every answer that a caller got survives (CMP-1), no result is
 //! changed (CMP-6), joined writes and their records survive or are lost together (CMP-7), and
-//! tokens grow (ACQ-10). The same run fails on a disk that swallows syncs.
+//! tokens grow (ACQ-10). The same run fails on a disk that acknowledges syncs without making them.
 //!
 //! With `RETRYPROOF_LOSSES=5000`, each run makes that many power losses.
 

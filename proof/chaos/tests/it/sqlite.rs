@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SQLite: workers share one file. The effects of faults on an effect outside of the file are
-//! tested too.
+//! SQLite: workers share one file. The tests also check what the faults do to an effect outside of
+//! the file.
 
 use crate::chaos;
 

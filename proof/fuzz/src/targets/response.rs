@@ -54,7 +54,7 @@ pub(super) fn envelope(input: &[u8]) -> u64 {
     kind((about(value.body().len()), input.get(3).copied()))
 }
 
-/// Two forms of a response may differ only in flags that a reader may ignore.
+/// Checks that two forms of a response differ only in flags that a reader may ignore.
 fn same_but_flags(written: &[u8], input: &[u8]) {
     let without = |bytes: &[u8]| [&bytes[..3], &bytes[4..]].concat();
     assert_eq!(without(written), without(input));

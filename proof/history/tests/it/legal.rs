@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Histories that a correct store may produce, drawn at random: no rule may flag them.
 //!
-//! A correct record ([`model::Slot`]) answers owners that acquire, beat, complete, release, die and
-//! acquire again, over a network that delays, loses and, while it is disturbed, repeats messages.
-//! The test writes down what the owners see, in the form of the kill tests. A rule that flags such
-//! a history is wrong itself. With a defect in the record, the same histories must be flagged;
-//! otherwise they prove nothing.
+//! A correct record ([`model::Slot`]) answers owners that acquire, send heartbeats, complete,
+//! release, die and acquire again, over a network that delays, loses and, while it is disturbed,
+//! repeats messages. The test writes down what the owners see, in the form of the kill tests. A
+//! rule that flags such a history is wrong itself. With a defect in the record, the same histories
+//! must be flagged; otherwise they prove nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -98,7 +98,7 @@ struct Client {
     print: Option<Print>,
     aim: Aim,
     token: Option<u16>,
-    /// How often it repeats its acquire, and how often it beats.
+    /// How often it repeats its acquire, and how often it sends a heartbeat.
     again: u32,
     beats: u32,
 }
@@ -137,7 +137,7 @@ struct World {
     clients: Vec<Client>,
     disturbed: Vec<(Tick, Tick)>,
     due: BinaryHeap<Reverse<(Tick, usize)>>,
-    /// By number.
+    /// What is due, by the number in `due`.
     what: Vec<Option<Due>>,
     ops: u64,
     events: Vec<Event>,
