@@ -195,7 +195,7 @@ async fn connection(
         return;
     }
     let Ok(server) = TcpStream::connect(target).await else { return };
-    // It ends after both halves are closed.
+    // This value is dropped last, so the link counts until both connections are closed.
     let _link = Link::new(&harm);
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();

@@ -107,7 +107,8 @@ fn with_store(
         Some(server) => server.address(),
         None => authority(&direct),
     };
-    // Each worker has a proxy of its own, so that its connections can be disturbed alone.
+    // Each worker has a separate proxy, so that its connections can be disturbed without those of
+    // the other workers.
     let target = target.filter(|_| faults.iter().any(|fault| fault == "cut"));
     let proxies: Vec<Proxy> = (0..target.map_or(0, |_| plan.workers))
         .filter_map(|_| target.map(Proxy::start))

@@ -305,7 +305,7 @@ impl Run {
         for story in &mut self.stories {
             for op in &mut story.ops {
                 if op.is_info() && op.gave_up.is_none() {
-                    // It was killed some time before its next life.
+                    // The process was killed at some time before its next life began.
                     let lives = self.begun.get(&op.actor.proc).into_iter().flatten();
                     op.gave_up = lives.copied().filter(|begun| *begun > op.invoke).min();
                 }

@@ -14,7 +14,8 @@
 #include <unistd.h>
 
 #define SECOND 1000000000LL
-// In seconds. An earlier time is from a monotonic clock, and a later one from a wall clock.
+// In seconds. A time before this is from a monotonic clock, because no machine runs for so long. A
+// time after this is from a wall clock.
 #define LATEST_UPTIME 1000000000LL
 
 // The same offset twice, in nanoseconds. `first` is written before `second`, so if they differ, a

@@ -87,7 +87,7 @@ fn changed(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
     let own = holder.ops.iter().map(|at| &story.ops[*at]);
     let ended = own.clone().any(|own| ended(own) && own.invoke <= op.end());
     // If calls of the holder were under way at the same time, any of them may have taken effect
-    // last. Its lease then counts from the time at which it was sent.
+    // last. Its lease may count from the time at which it was sent.
     let last = holder.leases(story).filter(|lease| lease.end() < op.invoke);
     let Some(last) = last.max_by_key(|lease| lease.invoke) else { return };
     let asks = own.filter(|op| matches!(op.fun, Fun::Acquire | Fun::Extend) && !op.failed);
@@ -135,8 +135,8 @@ fn fenced(story: &Story, holder: &Tenure, op: &Op, found: &mut Vec<Violation>) {
         let accepted =
             write.said(Said::Done) || (write.fun == Fun::Complete && write.said(Said::AlreadyDone));
         let both_count = op.fun == Fun::ForceResolve && write.fun == Fun::Complete;
-        // An operator's release that was answered with `Done` took effect after it was sent,
-        // because a repeated release finds no record.
+        // An operator's call that was answered with `Done` has taken effect by its answer, so a
+        // call of the holder that is sent after the answer must be refused.
         if accepted && (write.invoke > op.end() || both_count) {
             let text = format!(
                 "{:?} was accepted although an operator had ended the lease of its holder",

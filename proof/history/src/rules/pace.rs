@@ -184,8 +184,8 @@ impl Waits {
     /// Checks the waits against the bounds.
     pub(crate) fn judge(&self, run: &Run, found: &mut Vec<Violation>) {
         let bound = run.poll() + TIMER_NS;
-        // A tenth of the waits may be late. On a shared machine, two more may be late, because in a
-        // short run, a tenth of the waits is too few.
+        // A tenth of the waits may be late. On a shared machine, two more may be late, because a
+        // short run has only a few waits, and a tenth of them may be none.
         let spared = if run.slack() >= 1_000 * MS { 2 } else { 0 };
         for rule in ["L1", "L2", "L3"] {
             let all: Vec<&Wait> = self.judged.iter().filter(|wait| wait.rule == rule).collect();

@@ -132,7 +132,7 @@ fn sentence(op: u64, line: &str, events: &mut Vec<Event>) {
             if to == "?" {
                 return;
             }
-            // The caller gave up.
+            // The caller gave up at the time `to`, without an answer.
             if positional.contains(&"unsent") {
                 events.push(Event { phase: Phase::Info, ..end });
                 return;
