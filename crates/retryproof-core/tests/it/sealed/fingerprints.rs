@@ -113,3 +113,27 @@ async fn seal_6_a_fingerprint_that_is_too_long_is_refused() {
     assert_eq!(kind(world.run(ctx).await), ErrorKind::Invalid);
     assert_eq!(world.runs(), 0);
 }
+
+/// A result that was moved together with its fingerprint does not open either. About one fingerprint
+/// in 256 then begins with the algorithm of the request by chance, and counts as that of another
+/// request.
+#[tokio::test(start_paused = true)]
+async fn seal_5_a_result_that_was_moved_with_its_fingerprint_is_never_replayed() {
+    const MOVED: usize = 2_048;
+    let world = World::new();
+    let with = |key: &str| ctx(key).fingerprint(Fingerprint::tagged(1, &[7; 32])).build().unwrap();
+    assert!(world.run(with("k")).await.unwrap().is_executed());
+    let stored = world.stored("k").await;
+    let (sealed, hidden) = (stored.sealed().unwrap(), stored.fingerprint().copied());
+    let mut refused = 0;
+    for at in 0..MOVED {
+        let key = format!("moved {at}");
+        world.put(&key, Completion::new(sealed.clone(), MINUTE, hidden)).await;
+        match world.run(with(&key)).await {
+            Err(ExecuteError::Mismatch) => refused += 1,
+            answer => assert_eq!(kind(answer), ErrorKind::Corrupt, "{key}"),
+        }
+    }
+    assert!((2..=MOVED / 256 * 4).contains(&refused), "{refused} of {MOVED}");
+    assert_eq!(world.runs(), 1, "nothing runs");
+}
