@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use retryproof_core::config::Synchronous;
 use retryproof_core::{Error, ErrorKind, Result};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::config::SqliteConfig;
@@ -32,6 +33,16 @@ pub(crate) fn open_writer(config: &SqliteConfig) -> Result<Connection> {
 /// Opens the file for peeks and replays. The writing connection must be opened first.
 pub(crate) fn open_reader(config: &SqliteConfig) -> Result<Connection> {
     let conn = connect(config, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    conn.busy_timeout(Duration::ZERO).map_err(classify)?;
+    Ok(conn)
+}
+
+/// Opens the file for writing, to find out whether this process may write to it. Changes neither the
+/// journal mode nor the write-ahead log. If the file is read-only, SQLite opens it for reading.
+pub(crate) fn open_to_diagnose(config: &SqliteConfig) -> Result<Connection> {
+    let conn = connect(config, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    // Otherwise, closing the last connection of all would empty and delete the log.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(classify)?;
     conn.busy_timeout(Duration::ZERO).map_err(classify)?;
     Ok(conn)
 }

@@ -8,11 +8,12 @@ use std::time::Duration;
 use retryproof_core::config::Synchronous;
 use retryproof_core::store::StoreFinding;
 use retryproof_core::{ErrorKind, Result};
-use retryproof_store_kit::unpurged;
+use retryproof_store_kit::{lacks_privileges, unpurged};
 use rusqlite::{Connection, OptionalExtension as _};
 
 use crate::config::{DEFAULT_TABLE, SqliteConfig};
-use crate::connection::{open_reader, retry_while_locked};
+use crate::connection::{open_reader, open_to_diagnose, retry_while_locked};
+use crate::error::{classify, is_denied};
 use crate::schema;
 
 /// A write-ahead log of this size has not been emptied for a long time. Normally, SQLite empties
@@ -46,9 +47,10 @@ const LAST_TOKEN: &str = "SELECT value FROM retryproof_records_meta WHERE name='
 
 impl SqliteConfig {
     /// Looks for problems that endanger the store: a file on another machine, a wrong journal mode,
-    /// a write-ahead log that is not emptied, missing or old tables, another identity secret,
-    /// expired records that were not purged, and a clock that was set back (OPS-5). Changes nothing.
-    /// Blocks for a few milliseconds.
+    /// a write-ahead log that is not emptied, missing privileges on the file and its folder, missing
+    /// or old tables, another identity secret, expired records that were not purged, and a clock
+    /// that was set back (OPS-5). Changes nothing. Takes the lock of a write for a moment, and
+    /// blocks for a few milliseconds.
     ///
     /// # Errors
     /// The errors of [`SqliteStore::open`](crate::SqliteStore::open), if the file cannot be read. A
@@ -68,13 +70,62 @@ impl SqliteConfig {
                     "Run `retryproof migrate`.",
                 )]);
             }
+            // The file exists, but this process may not read it.
+            Err(error) if error.kind() == ErrorKind::Unexpected => {
+                return Ok(self.lacks(&[format!("read and write {}", self.path.display())]));
+            }
             Err(error) => return Err(error),
         };
         let mut findings = Vec::new();
         self.check_file(&mut findings);
-        retry_while_locked(self.busy_timeout, || self.check_database(&conn, table).map(Ok))
-            .map(|found| findings.extend(found))?;
+        let missing = self.missing_privileges()?;
+        let lacks_privileges = !missing.is_empty();
+        findings.extend(self.lacks(&missing));
+        let checked =
+            retry_while_locked(self.busy_timeout, || match self.check_database(&conn, table) {
+                // Without these privileges, reading can fail too.
+                Err(error) if lacks_privileges && is_denied(&error) => Ok(Ok(Vec::new())),
+                checked => checked.map(Ok),
+            });
+        findings.extend(checked?);
         Ok(findings)
+    }
+
+    /// Returns what this process is not allowed to do with the file and the files beside it. For a
+    /// moment, takes the lock that a write takes, but writes nothing.
+    fn missing_privileges(&self) -> Result<Vec<String>> {
+        let conn = open_to_diagnose(self)?;
+        let mut missing = Vec::new();
+        if conn.is_readonly("main").map_err(classify)? {
+            missing.push(format!("write to {}", self.path.display()));
+        }
+        // Reading creates the shared memory of the write-ahead log, and the lock needs the log.
+        let sql = match missing.is_empty() {
+            true => "BEGIN IMMEDIATE; ROLLBACK",
+            false => "BEGIN; SELECT 1 FROM sqlite_master; ROLLBACK",
+        };
+        match conn.execute_batch(sql) {
+            Err(error) if is_denied(&error) => {
+                let [log, shared] = ["-wal", "-shm"].map(|suffix| beside(&self.path, suffix));
+                missing.push(format!(
+                    "create and write {} and {}",
+                    log.display(),
+                    shared.display()
+                ));
+            }
+            // A lock of another connection is no matter of privileges, and any other error is found
+            // by the checks that follow.
+            _ => {}
+        }
+        Ok(missing)
+    }
+
+    /// Returns a finding about missing privileges, if there are any.
+    fn lacks(&self, missing: &[String]) -> Vec<StoreFinding> {
+        let missing: Vec<&str> = missing.iter().map(String::as_str).collect();
+        let advice = "Let the user of this process write to the file, to the files beside it and to \
+                      their folder (`ls -la`, `lsattr`), and mount the file system for writing.";
+        lacks_privileges(&missing, advice).into_iter().collect()
     }
 
     fn check_file(&self, findings: &mut Vec<StoreFinding>) {

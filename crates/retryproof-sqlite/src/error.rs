@@ -46,6 +46,14 @@ pub(crate) fn is_locked(error: &rusqlite::Error) -> bool {
     )
 }
 
+/// Whether this process is not allowed to write to the file, or to use the files beside it.
+pub(crate) fn is_denied(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error().map(|code| code.extended_code & 0xff),
+        Some(ffi::SQLITE_READONLY | ffi::SQLITE_CANTOPEN | ffi::SQLITE_PERM)
+    )
+}
+
 /// Whether the disk is full, or the page limit is reached.
 pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_FULL)

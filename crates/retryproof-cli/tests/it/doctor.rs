@@ -2,6 +2,10 @@
 //! `doctor` names planted faults. Faults of a server's settings and of privileges are planted in
 //! the tests of each store.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
@@ -186,4 +190,92 @@ fn ops_5_a_server_that_is_away_or_a_wrong_setting_has_its_exit_code() {
         assert_eq!((code(&output), out(&output)), (expected, String::new()), "{}", err(&output));
         assert!(!err(&output).contains("canary"), "{}", err(&output));
     }
+}
+
+/// The user `nobody`, for whom permissions count, also if the tests run as root.
+const NOBODY: u32 = 65_534;
+
+/// The command as a user who may only do what the permissions of `place` allow: this one, or
+/// `nobody` if this one is root. `nobody` may not be allowed to reach the command's own file, so the
+/// command is copied.
+fn as_a_user_without_rights(place: &Place) -> Command {
+    let mut command = place.retryproof([""; 0]);
+    if rustix::process::geteuid().is_root() {
+        let program = place.path("retryproof");
+        if !program.exists() {
+            let original = env!("CARGO_BIN_EXE_retryproof");
+            std::fs::hard_link(original, &program)
+                .or_else(|_| std::fs::copy(original, &program).map(drop))
+                .expect("a link or a copy");
+        }
+        let mut other = Command::new(program);
+        other.env_clear().env("IDEMPOTENCY_STORE", &place.url).uid(NOBODY).gid(NOBODY);
+        command = other;
+    }
+    command
+}
+
+#[test]
+fn ops_5_a_missing_privilege_on_the_file_or_its_folder_is_named() {
+    let place = Place::sqlite();
+    let ran = place.run(&[], "true").output().expect("it runs");
+    assert_eq!(code(&ran), 0, "{}", err(&ran));
+    let (folder, file) = (place.path(""), place.db());
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("permissions");
+    };
+    let is_root = rustix::process::geteuid().is_root();
+    let owned_by = |path: &Path, user| {
+        if is_root {
+            std::os::unix::fs::chown(path, Some(user), Some(user)).expect("an owner");
+        }
+    };
+    let without_log = || {
+        for name in ["records.db-wal", "records.db-shm"] {
+            let _ = std::fs::remove_file(place.path(name));
+        }
+    };
+    let examined = || findings(&mut as_a_user_without_rights(&place));
+    let faulty = |expected: &str| {
+        without_log();
+        let state = || {
+            let file = std::fs::metadata(&file).expect("the file");
+            (file.len(), file.modified().expect("a time"))
+        };
+        let before = state();
+        let (found, code) = examined();
+        assert_eq!((found[0]["finding"].as_str(), code), (Some("privilege"), 4), "{found:#?}");
+        assert_eq!(found[0]["severity"], "error");
+        let said = problem(&found, "privilege");
+        assert!(said.contains(expected), "{expected}: {said}");
+        let advice = found[0]["advice"].as_str().expect("a text");
+        assert!(advice.contains("write to the file, to the files beside it and to their folder"));
+        assert!(!ids(&found).contains(&"connect"), "{found:#?}");
+        assert_eq!(state(), before, "it changes nothing");
+    };
+
+    // Everything is allowed.
+    mode(&folder, 0o777);
+    owned_by(&file, NOBODY);
+    let (found, code) = examined();
+    assert_eq!((ids(&found), code), (vec!["latency", "identities", "backup"], 0), "{found:#?}");
+
+    // The file can only be read, or not even that.
+    mode(&file, 0o444);
+    faulty(&format!("write to {}", file.display()));
+    owned_by(&file, 0);
+    mode(&file, if is_root { 0o600 } else { 0 });
+    faulty(&format!("read and write {}", file.display()));
+
+    // No file can be created beside it.
+    owned_by(&file, NOBODY);
+    mode(&file, 0o644);
+    mode(&folder, 0o555);
+    faulty(&format!("create and write {}-wal and {}-shm", file.display(), file.display()));
+
+    // Neither.
+    mode(&file, 0o444);
+    faulty("-shm");
+    mode(&file, 0o644);
+    mode(&folder, 0o755);
 }
