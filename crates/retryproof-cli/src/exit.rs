@@ -5,6 +5,8 @@ use std::fmt;
 
 use retryproof::{Error, ErrorKind};
 
+use crate::output::harmless;
+
 /// The verb succeeded.
 pub(crate) const OK: u8 = 0;
 /// There is no such record.
@@ -65,7 +67,9 @@ impl VerbError {
     pub(crate) fn report(&self) {
         use std::io::Write as _;
 
-        let _ = writeln!(anstream::stderr(), "\x1b[1;31merror\x1b[0m: {self}");
+        // The name of a file, or a server's text, can contain control characters.
+        let text = harmless(&self.message);
+        let _ = writeln!(anstream::stderr(), "\x1b[1;31merror\x1b[0m: {text}");
     }
 
     /// The exit code if the verb is `run`. No failure of `run` itself has a code below 64, because
@@ -99,6 +103,8 @@ impl From<Error> for VerbError {
         Self::new(code, format!("{error}{cause}{hint}"))
     }
 }
+            // Newer tables need a newer program instead, as the message says.
+            ErrorKind::Schema if error.to_string().contains("newer version of retryproof") => "",
 
 #[cfg(test)]
 mod tests {

@@ -10,12 +10,12 @@ use retryproof_core::store::{
     ScanPage, ScannedRecord, StoreStats,
 };
 use retryproof_core::{Error, ErrorKind, FencingToken, Identity, Result};
-use retryproof_store_kit::{too_large, unreadable, while_running};
+use retryproof_store_kit::{too_large, while_running};
 
 use crate::connection::Request;
 use crate::error::Failure;
 use crate::execute::unexpected_answer;
-use crate::record::{Header, HeaderPhase, decimal, identity};
+use crate::record::{Header, HeaderPhase, decimal, identity, of_another_form};
 use crate::statement::{add_length_and_header, scan, time_and_summaries};
 use crate::store::{RedisStore, busy};
 
@@ -76,7 +76,7 @@ impl RedisStore {
             Some(b'F') => Forced::Finished,
             Some(b'T') => Forced::AnotherToken(FencingToken::new(decimal(&answer[1..], "token")?)),
             Some(b'N') => Forced::Absent,
-            _ => return Err(unreadable("version").into()),
+            _ => return Err(of_another_form().into()),
         };
         if matches!(forced, Forced::Applied) {
             match req.action {

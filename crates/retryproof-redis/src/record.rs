@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, HolderNote, LiveLease};
 use retryproof_core::{
-    Blob, FencingToken, Fingerprint, MAX_FINGERPRINT_BYTES, OwnerId, Result, StoredResult,
+    Blob, Error, FencingToken, Fingerprint, MAX_FINGERPRINT_BYTES, OwnerId, Result, StoredResult,
 };
 use retryproof_store_kit::unreadable;
 
@@ -37,6 +37,17 @@ pub(crate) use key::{identity, key};
 pub(crate) const HEADER: usize = 55;
 const MAGIC: &[u8] = b"rp2";
 const MAX_TAKEOVERS: u16 = 32_767;
+
+/// Returns the error for a record that does not have the form of this version (REC-1, CMP-8).
+#[cold]
+pub(crate) fn of_another_form() -> Error {
+    Error::corrupt(
+        "the record does not have the form that this version of retryproof writes; if programs of \
+         a newer version use the store, upgrade this program; if another program has written the \
+         key, inspect it, or delete it by hand",
+    )
+    .with("field", "version")
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeaderPhase {
@@ -61,10 +72,10 @@ pub(crate) struct Header {
 
 impl Header {
     pub(crate) fn read(value: &[u8]) -> Result<Self> {
-        let Some(head) = value.first_chunk::<HEADER>() else { return Err(unreadable("length")) };
-        if !head.starts_with(MAGIC) {
-            return Err(unreadable("version"));
+        if !value.starts_with(MAGIC) {
+            return Err(of_another_form());
         }
+        let Some(head) = value.first_chunk::<HEADER>() else { return Err(unreadable("length")) };
         let phase = match head[3] {
             b'P' => HeaderPhase::InProgress,
             b'C' => HeaderPhase::Complete,

@@ -20,7 +20,7 @@ use crate::execute::{Executor, unexpected_answer};
 use crate::identities;
 use crate::pool::primary::PrimaryLocator;
 use crate::pool::sentinel_watchers::SentinelWatchers;
-use crate::record::{self, Header, HeaderPhase, decimal, millis, stored_result};
+use crate::record::{self, Header, HeaderPhase, decimal, millis, of_another_form, stored_result};
 use crate::statement::{get, pttl_and_header, pttl_and_value};
 use crate::waiters::Waiters;
 
@@ -170,7 +170,7 @@ impl RedisStore {
                     let lease = Duration::from_millis(millis(req.lease));
                     Ok(Acquired::Granted(Grant::new(token, lease, answer[0] == b'T')))
                 }
-                _ => Err(unreadable("version").into()),
+                _ => Err(of_another_form().into()),
             },
             Ok(_) => Err(unexpected_answer().into()),
             // While the server refuses writes, stored results can still be replayed.
@@ -287,7 +287,7 @@ fn fenced_write(answer: Result<Value, Failure>) -> Result<FencedWrite, Failure> 
         Value::Int(0) => Ok(FencedWrite::NotOwner),
         Value::Int(1) => Ok(FencedWrite::Applied),
         Value::Int(2) => Ok(FencedWrite::AlreadyApplied),
-        Value::Int(_) => Err(unreadable("version").into()),
+        Value::Int(_) => Err(of_another_form().into()),
         _ => Err(unexpected_answer().into()),
     }
 }

@@ -11,7 +11,7 @@ use crate::servers::{mariadb, postgres, redis};
 use crate::support::{Place, code, err, out};
 
 /// Runs SQL on the store's database, with all privileges.
-fn sql(place: &Place, text: &str) {
+pub(crate) fn sql(place: &Place, text: &str) {
     let url = place.url.split('?').next().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let script = || raw_sql(AssertSqlSafe(text.to_owned()));
@@ -30,7 +30,7 @@ fn sql(place: &Place, text: &str) {
 }
 
 /// The name of the record table.
-fn table(place: &Place) -> &str {
+pub(crate) fn table(place: &Place) -> &str {
     place.url.split_once("table=").map_or("retryproof_records", |(_, table)| table)
 }
 

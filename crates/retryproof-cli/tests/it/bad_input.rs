@@ -26,6 +26,15 @@ fn update(place: &Place, change: &str) {
     assert_eq!(db.execute(&sql, []).unwrap(), 1);
 }
 
+/// A file's name, or a server's text, cannot control the terminal.
+#[test]
+fn a_message_shows_control_characters_escaped() {
+    let place = Place::sqlite();
+    let stats = verb(&place, &["stats", "--store", "sqlite:a\u{1b}[2Jb/c.db"]);
+    assert_eq!(code(&stats), 2, "{}", err(&stats));
+    assert!(err(&stats).contains("a\\u{1b}[2Jb"), "{}", err(&stats));
+}
+
 fn verb(place: &Place, arguments: &[&str]) -> Output {
     place.retryproof(arguments).output().unwrap()
 }
@@ -113,9 +122,48 @@ fn cmp_8_a_result_that_cannot_be_read_is_left_out_of_an_export() {
     assert_eq!((code(&exported), out(&exported).lines().count()), (5, 1), "{}", err(&exported));
 }
 
-/// Sends a command to a Redis server, and returns the answer's bytes.
-fn redis(url: &str, command: &[&[u8]]) -> Vec<u8> {
-    let server = url.trim_start_matches("redis://").split(['/', '?']).next().unwrap();
+/// A key of a Redis server, behind the command's back.
+pub(crate) struct RedisKey {
+    server: String,
+    key: Vec<u8>,
+}
+
+impl RedisKey {
+    /// Sends a command about the key, and returns the bytes of the answer.
+    fn send(&self, command: &[u8], arguments: &[&[u8]]) -> Vec<u8> {
+        let arguments = [&[command, &self.key], arguments].concat();
+        answer(&self.server, &arguments)
+    }
+
+    /// The value of a string.
+    pub(crate) fn value(&self) -> Vec<u8> {
+        let answer = self.send(b"GET", &[]);
+        let start = answer.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+        answer[start..].strip_suffix(b"\r\n").unwrap().to_vec()
+    }
+
+    /// Replaces the value, but not the time to live.
+    pub(crate) fn set(&self, value: &[u8]) {
+        assert_eq!(self.send(b"SET", &[value, b"KEEPTTL"]), b"+OK\r\n");
+    }
+}
+
+/// The key of the only record of a store on Redis.
+pub(crate) fn redis_with_record(place: &Place) -> RedisKey {
+    let server = place.url.trim_start_matches("redis://").split(['/', '?']).next().unwrap();
+    let prefix = place.url.split("prefix=").nth(1).unwrap();
+    // Only keys of records contain a brace here.
+    let found = answer(server, &[b"KEYS", format!("{prefix}:{{*").as_bytes()]);
+    // The answer has three lines: `*1`, which is the number of keys, the length of the key, and the
+    // key.
+    let mut lines = found.splitn(3, |byte| *byte == b'\n');
+    assert_eq!(lines.next(), Some(&b"*1\r"[..]));
+    let key = lines.nth(1).unwrap().strip_suffix(b"\r\n").unwrap();
+    RedisKey { server: server.to_owned(), key: key.to_vec() }
+}
+
+/// Sends a command to a Redis server, and returns the bytes of the answer.
+fn answer(server: &str, command: &[&[u8]]) -> Vec<u8> {
     let mut line = TcpStream::connect(server).unwrap();
     let mut request = format!("*{}\r\n", command.len()).into_bytes();
     for part in command {
@@ -136,25 +184,28 @@ pub(crate) fn a_key_of_another_type_is_refused(place: &Place) {
     assert_eq!(code(&run), 0, "{}", err(&run));
     let file = place.path("records.jsonl");
     std::fs::write(&file, verb(place, &["export"]).stdout).unwrap();
-    let prefix = place.url.split("prefix=").nth(1).unwrap();
-    // Only keys of records contain a brace here.
-    let found = redis(&place.url, &[b"KEYS", format!("{prefix}:{{*").as_bytes()]);
-    // The answer has three lines: `*1`, which is the number of keys, the length of the key, and the
-    // key.
-    let mut lines = found.splitn(3, |byte| *byte == b'\n');
-    assert_eq!(lines.next(), Some(&b"*1\r"[..]));
-    let key = lines.nth(1).unwrap().strip_suffix(b"\r\n").unwrap();
-    redis(&place.url, &[b"DEL", key]);
-    assert_eq!(redis(&place.url, &[b"RPUSH", key, b"other"]), b":1\r\n");
+    let key = redis_with_record(place);
+    key.send(b"DEL", &[]);
+    assert_eq!(key.send(b"RPUSH", &[b"other"]), b":1\r\n");
 
+    let sentence = "the record's key holds a value of a different type, perhaps because another \
+                    program uses this prefix; inspect the key, or delete it by hand";
     let get = verb(place, &["get", "work", "k"]);
-    assert_eq!(code(&get), 5, "{}", err(&get));
-    for change in ["release", "forget", "erase"] {
-        let arguments = [change, "work", "k", "--token", "1", "--reason", "a test", "--yes"];
-        assert_eq!(code(&verb(place, &arguments)), 5, "{change}");
+    assert_eq!((code(&get), out(&get)), (5, String::new()), "{}", err(&get));
+    assert!(err(&get).contains(sentence), "{}", err(&get));
+    let resolve = ["resolve", "work", "k", "--done", "--ttl", "P1D"];
+    for change in
+        [&["release", "work", "k"][..], &["forget", "work", "k"], &["erase", "work", "k"], &resolve]
+    {
+        let why = ["--token", "1", "--reason", "a test", "--yes"];
+        let refused = verb(place, &[change, &why].concat());
+        assert_eq!((code(&refused), out(&refused)), (5, String::new()), "{change:?}");
+        assert!(err(&refused).contains(sentence), "{change:?}: {}", err(&refused));
+        assert!(!err(&refused).contains("requested"), "{change:?}: {}", err(&refused));
     }
     let run = place.run(&[], "echo must not run").output().unwrap();
     assert_eq!((code(&run), out(&run)), (125, String::new()), "{}", err(&run));
+    assert!(err(&run).contains(sentence), "{}", err(&run));
     let imported = verb(place, &["import", file.to_str().unwrap(), "--reason", "a", "--yes"]);
     assert!(
         code(&imported) == 4 && err(&imported).contains("line 1 was not imported"),
@@ -163,6 +214,6 @@ pub(crate) fn a_key_of_another_type_is_refused(place: &Place) {
     );
     // A scan skips a Redis key whose type is not string.
     assert_eq!(json(place, &["ls"]), Value::Array(Vec::new()));
-    assert_eq!(redis(&place.url, &[b"LLEN", key]), b":1\r\n", "the list stays");
-    redis(&place.url, &[b"DEL", key]);
+    assert_eq!(key.send(b"LLEN", &[]), b":1\r\n", "the list stays");
+    key.send(b"DEL", &[]);
 }

@@ -22,3 +22,4 @@ mod terminal;
 mod top;
 mod transfer;
 mod verbs;
+mod versions;
