@@ -63,6 +63,11 @@ impl VerbError {
         Self { message: format!("{what}: {}", self.message), ..self }
     }
 
+    /// Says more about the cause.
+    pub(crate) fn because(self, cause: &str) -> Self {
+        Self { message: format!("{}; {cause}", self.message), ..self }
+    }
+
     /// Prints the error. If stderr is closed, only the exit code reports the error.
     pub(crate) fn report(&self) {
         use std::io::Write as _;
@@ -94,6 +99,8 @@ impl From<Error> for VerbError {
             _ => OTHER,
         };
         let hint = match error.kind() {
+            // Newer tables need a newer program instead, as the message says.
+            ErrorKind::Schema if error.to_string().contains("newer version of retryproof") => "",
             ErrorKind::Schema => "; `retryproof migrate` creates or upgrades the tables",
             _ => "",
         };
@@ -103,8 +110,6 @@ impl From<Error> for VerbError {
         Self::new(code, format!("{error}{cause}{hint}"))
     }
 }
-            // Newer tables need a newer program instead, as the message says.
-            ErrorKind::Schema if error.to_string().contains("newer version of retryproof") => "",
 
 #[cfg(test)]
 mod tests {

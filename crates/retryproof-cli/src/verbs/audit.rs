@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use retryproof::seal::DataSubject;
 use retryproof::store::AuditEntry;
 use retryproof::{
-    FencingToken, IdempotencyConfig, IdempotencyStore as _, Identity, Scope, SharedStore,
+    Error, FencingToken, IdempotencyConfig, IdempotencyStore as _, Identity, Scope, SharedStore,
     connect_with,
 };
 use serde_json::{Value, json};
@@ -199,6 +199,65 @@ async fn collect(
     }
 }
 
+/// Finds the newest entry that says how an operator changed a record, or that it is unknown whether
+/// a request has changed it. Refused requests have changed nothing, so they are skipped. Reads the
+/// page of the newest entries, and further pages until they are older than the record's grant: in
+/// each store with an audit table, a token is the time of the grant. Returns `None` if there is no
+/// such entry, or if the store keeps no audit table.
+pub(super) async fn last_change(
+    store: &SharedStore,
+    id: &Identity,
+    granted: Option<FencingToken>,
+) -> Result<Option<AuditEntry>, Error> {
+    let name = id.to_string();
+    let is_about = |entry: &AuditEntry| {
+        entry.record.as_ref().is_some_and(|(about, _)| about.to_string() == name)
+    };
+    let (mut after, mut refused) = (None, 0_u32);
+    loop {
+        let Some(page) = store.audit_entries(after.as_ref(), PAGE).await? else { return Ok(None) };
+        let oldest = page.entries.last().and_then(|entry| entry.at_micros);
+        for entry in page.entries.into_iter().filter(is_about) {
+            match entry.outcome.as_str() {
+                "applied" | "already_applied" | "unknown" => return Ok(Some(entry)),
+                // Each outcome is newer than its request.
+                "requested" if refused == 0 => return Ok(Some(entry)),
+                "requested" => refused -= 1,
+                _ => refused += 1,
+            }
+        }
+        let is_newer = granted.is_some_and(|granted| oldest >= Some(granted.get()));
+        match page.next {
+            Some(next) if is_newer => after = Some(next),
+            _ => return Ok(None),
+        }
+    }
+}
+
+/// Describes a change in one line, for people.
+pub(super) fn in_words(entry: &AuditEntry) -> String {
+    let AuditEntry { verb, operator, reason, .. } = entry;
+    let time = entry.at_micros.map(|at| clock_time(at / 1_000)).unwrap_or_default();
+    let end = match entry.outcome.as_str() {
+        "applied" => "",
+        "already_applied" => ", which had been done before",
+        _ => ", with an unknown outcome",
+    };
+    format!("{operator} ({verb}{end}), {time}: {reason}")
+}
+
+/// Describes a change as JSON, without its record.
+pub(super) fn change_as_json(entry: &AuditEntry) -> Value {
+    json!({
+        "at_ms": entry.at_micros.map(|at| at / 1_000),
+        "token": entry.record.as_ref().map(|(_, token)| token.get()),
+        "verb": entry.verb,
+        "outcome": entry.outcome,
+        "operator": entry.operator,
+        "reason": entry.reason,
+    })
+}
+
 fn row(entry: &AuditEntry, show_keys: bool) -> [String; 8] {
     let AuditEntry { record, verb, outcome, operator, reason, .. } = entry;
     let [scope, key, token] = match record {
@@ -214,16 +273,10 @@ fn row(entry: &AuditEntry, show_keys: bool) -> [String; 8] {
 
 fn as_json(entry: &AuditEntry, show_keys: bool) -> Value {
     let record = entry.record.as_ref();
-    json!({
-        "at_ms": entry.at_micros.map(|at| at / 1_000),
-        "scope": record.map(|(id, _)| id.scope().as_str()),
-        "key": record.map(|(id, _)| key_of(id, show_keys)),
-        "token": record.map(|(_, token)| token.get()),
-        "verb": entry.verb,
-        "outcome": entry.outcome,
-        "operator": entry.operator,
-        "reason": entry.reason,
-    })
+    let mut value = change_as_json(entry);
+    value["scope"] = json!(record.map(|(id, _)| id.scope().as_str()));
+    value["key"] = json!(record.map(|(id, _)| key_of(id, show_keys)));
+    value
 }
 
 /// The key, masked unless `show_keys` is set (ID-4).

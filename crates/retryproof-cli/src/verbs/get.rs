@@ -4,10 +4,13 @@
 use std::time::Duration;
 
 use retryproof::store::{HolderNote, Peeked, RecordState, RecordSummary};
-use retryproof::{IdempotencyConfig, IdempotencyStore as _, Identity, SharedStore, connect_with};
+use retryproof::{
+    ErrorKind, IdempotencyConfig, IdempotencyStore as _, Identity, SharedStore, connect_with,
+};
 use serde_json::{Value, json};
 
 use self::body::DecodedResult;
+use super::audit::{change_as_json, in_words, last_change};
 use super::locate::located;
 use crate::arguments::GetArguments;
 use crate::exit::{self, VerbError};
@@ -28,15 +31,29 @@ pub(crate) async fn get(
     let identity = located(&store, &arguments.record).await?;
     let Some(record) = store.get(&identity).await? else {
         let name = shown(&identity, show_keys);
-        return Err(VerbError::not_found(&name, hint(&arguments.record)));
+        let missing = VerbError::not_found(&name, hint(&arguments.record));
+        // An error of the audit table does not hide that there is no record.
+        return Err(match last_change(&store, &identity, None).await {
+            Ok(Some(change)) => missing.because(&format!("last changed by {}", in_words(&change))),
+            _ => missing,
+        });
+    };
+    let change = match last_change(&store, &identity, Some(record.token)).await {
+        // Without the table, no operator has changed a record: each verb needs it (OPS-10).
+        Err(error) if error.kind() == ErrorKind::Schema => Ok(None),
+        change => change,
     };
     let now = now_millis();
     let (mut code, mut result) = (None, None);
+    let mut value = as_json(&record, &identity, show_keys, now);
     if arguments.body || record.state == RecordState::Complete {
-        match result_of(&store, &identity, &record).await {
-            Ok(found) => {
-                code = found.code.map(|(label, code)| (label, code.to_string()));
-                result = Some(found);
+        match result_of(&store, &identity, &record, arguments.body).await {
+            Ok((number, found)) => {
+                if let Some((label, number)) = number {
+                    value[label.to_lowercase().replace(' ', "_")] = number.into();
+                    code = Some((label, number.to_string()));
+                }
+                result = found;
             }
             // Without `--body`, show the rest of the record even if the result cannot be read.
             Err(error) if !arguments.body && error.code == exit::OTHER => {
@@ -45,31 +62,40 @@ pub(crate) async fn get(
             Err(error) => return Err(error),
         }
     }
-    let mut value = as_json(&record, &identity, show_keys, now);
-    if let (Some(found), Value::Object(fields)) = (&result, &mut value) {
-        if let Some((label, code)) = found.code {
-            fields.insert(label.to_lowercase().replace(' ', "_"), code.into());
+    if let Some(found) = &result {
+        value["body"] = found.json.clone();
+    }
+    let mut rows = rows(&record, shown(&identity, show_keys), code, now);
+    match change {
+        Ok(change) => {
+            value["last_change"] = change.as_ref().map_or(Value::Null, change_as_json);
+            rows.extend(change.map(|change| ("changed by", in_words(&change))));
         }
-        if arguments.body {
-            fields.insert("body".to_owned(), found.json.clone());
+        Err(error) => {
+            rows.push(("changed by", format!("unknown: {}", VerbError::from(error))));
         }
     }
-    print.one(&rows(&record, shown(&identity, show_keys), code, now), &value)?;
-    if let (Some(found), true, true) = (result, arguments.body, print.is_for_people()) {
+    print.one(&rows, &value)?;
+    if let (Some(found), true) = (result, print.is_for_people()) {
         write_out(format!("\n{}\n", found.text).as_bytes())?;
     }
     Ok(exit::OK)
 }
 
-/// Returns the stored result. If there is none, the text says why.
+/// Returns the number that says whether the work succeeded, as a label and a number, if the stored
+/// result has one; and the decoded result, if `with_body` is set. If there is no result, the text
+/// says why.
 async fn result_of(
     store: &SharedStore,
     id: &Identity,
     record: &RecordSummary,
-) -> Result<DecodedResult, VerbError> {
-    Ok(DecodedResult::absent(match (store.peek(id).await?, record.state, record.remaining) {
+    with_body: bool,
+) -> Result<(Option<(&'static str, i32)>, Option<DecodedResult>), VerbError> {
+    let absent = match (store.peek(id).await?, record.state, record.remaining) {
         (Peeked::Complete(stored), ..) => {
-            return body::decoded(store.open_sealed(id, stored).await?.open(None)?);
+            let opened = store.open_sealed(id, stored).await?.open(None)?;
+            let result = if with_body { Some(body::decoded(&opened)?) } else { None };
+            return Ok((body::code(&opened)?, result));
         }
         (Peeked::Busy(_), ..) => "(no result yet: the work is in progress)",
         (Peeked::Absent, RecordState::InProgress, None) => "(no result: the lease is over)",
@@ -77,7 +103,8 @@ async fn result_of(
         (Peeked::Absent, _, Some(_)) => {
             "(no result: the record has just changed; repeat the command)"
         }
-    }))
+    };
+    Ok((None, with_body.then(|| DecodedResult::absent(absent))))
 }
 
 /// Returns the lines of the table. `code` says whether the work succeeded, and `now` is in

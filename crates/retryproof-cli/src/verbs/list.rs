@@ -171,6 +171,10 @@ fn print_found(
     show_keys: bool,
     print: Printer,
 ) -> Result<(), VerbError> {
+    if found.end.as_ref().is_err_and(|error| error.code == exit::USAGE) {
+        // `--after` is no position of this store, so there is nothing to continue.
+        return Ok(());
+    }
     let rows = found.records.iter().map(|record| row(record, show_keys));
     let now = now_millis();
     let as_json = |record: &ScannedRecord| as_json(&record.summary, &record.id, show_keys, now);

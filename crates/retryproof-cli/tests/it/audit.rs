@@ -126,6 +126,73 @@ fn ops_10_requests_and_their_outcomes_are_listed_on_every_server() {
     requests_are_audited(&mariadb());
 }
 
+/// `get` names the newest change of a record, and skips requests that were refused.
+fn get_names_the_last_change(place: &Place) {
+    let token = completed(place, "canary");
+    let last = || json(place, &["get", "work", "canary"])["last_change"].clone();
+    let shown = || out(&place.retryproof(["get", "work", "canary"]).output().unwrap());
+    let changed = |verb: &str, token: &str, expected: i32| {
+        let done = change(place, verb, "canary", token);
+        assert_eq!(code(&done), expected, "{}", err(&done));
+    };
+    changed("release", &token, 4);
+    assert_eq!(last(), Value::Null);
+    assert!(!shown().contains("changed by"), "{}", shown());
+
+    changed("erase", &token, 0);
+    changed("forget", "1", 4);
+    let erased = last();
+    let facts = (&erased["verb"], &erased["outcome"], &erased["operator"]);
+    assert_eq!(facts, (&"erase".into(), &"applied".into(), &"alice".into()));
+    assert_eq!(
+        (&erased["reason"], erased["token"].to_string()),
+        (&"wir räumen auf 🧹".into(), token.clone())
+    );
+    assert!(erased["at_ms"].as_u64() > Some(1_700_000_000_000), "{erased}");
+    let line = shown();
+    let line = line.lines().find(|line| line.contains("changed by")).unwrap();
+    assert!(
+        line.contains("alice (erase), 20") && line.ends_with(" UTC: wir räumen auf 🧹"),
+        "{line}"
+    );
+
+    // The audit table still has the entry after the record is gone, and after the work has run again.
+    changed("forget", &token, 0);
+    let missing = place.retryproof(["get", "work", "canary"]).output().unwrap();
+    assert_eq!((code(&missing), out(&missing)), (1, String::new()));
+    assert!(err(&missing).contains("; last changed by alice (forget), "), "{}", err(&missing));
+    assert!(!err(&missing).contains("canary"), "{}", err(&missing));
+    let token = completed(place, "canary");
+    assert_eq!(last()["verb"], "forget");
+
+    // An outcome that was never written is unknown.
+    changed("erase", &token, 0);
+    let newest =
+        format!("DELETE FROM {}_audit WHERE verb = 'erase' AND outcome = 'applied'", table(place));
+    sql(place, &newest);
+    assert_eq!((&last()["verb"], &last()["outcome"]), (&"erase".into(), &"requested".into()));
+    assert!(shown().contains("alice (erase, with an unknown outcome), "), "{}", shown());
+
+    // Without the table, no verb has changed a record.
+    sql(place, &format!("DROP TABLE {}_audit", table(place)));
+    assert_eq!(last(), Value::Null);
+}
+
+#[test]
+fn ops_10_get_names_the_last_change_of_a_record() {
+    get_names_the_last_change(&Place::sqlite());
+    let redis = redis();
+    let token = completed(&redis, "k");
+    assert_eq!(code(&change(&redis, "erase", "k", &token)), 0);
+    assert_eq!(json(&redis, &["get", "work", "k"])["last_change"], Value::Null);
+}
+
+#[test]
+fn ops_10_get_names_the_last_change_of_a_record_on_every_server() {
+    get_names_the_last_change(&postgres());
+    get_names_the_last_change(&mariadb());
+}
+
 /// Checks that the record stays, that the exit code and `sentence` say why, and that no outcome
 /// claims a change.
 fn nothing_changes(place: &Place, token: &str, expected: i32, sentence: &str) {
@@ -209,6 +276,9 @@ fn ops_10_nothing_changes_without_privileges_on_the_audit_table() {
         let token = json(&place, &["get", "work", "k"])["token"].to_string();
         let sentence = "the user may not use the audit table; GRANT it INSERT and SELECT on it";
         nothing_changes(&place, &token, 5, sentence);
+        let unknown = place.retryproof(["get", "work", "k"]).output().unwrap();
+        assert_eq!(code(&unknown), 0, "{}", err(&unknown));
+        assert!(out(&unknown).contains("unknown: "), "{}", out(&unknown));
         grant("SELECT", "_audit");
         nothing_changes(&place, &token, 5, sentence);
         assert_eq!(json(&place, &["audit"]), Value::Array(Vec::new()));
@@ -260,6 +330,8 @@ fn ops_10_id_5_a_hashed_store_audits_digests() {
     let digest = json(&place, &["ls", "--show-keys"])[0]["key"].clone();
     assert_eq!(code(&change(&place, "forget", "canary", &token)), 0);
     assert_eq!(each(&json(&place, &["audit", "--show-keys"]), "key"), [digest.clone(), digest]);
+    let missing = place.retryproof(["get", "work", "canary"]).output().unwrap();
+    assert!(err(&missing).contains("; last changed by alice (forget), "), "{}", err(&missing));
     let file = std::fs::read(place.db()).unwrap();
     let log = std::fs::read(place.path("records.db-wal")).unwrap_or_default();
     for bytes in [file, log] {

@@ -77,6 +77,71 @@ fn ops_2_a_wrong_position_or_limit_is_a_usage_error() {
         &["ls", "--limit", "0"],
     ] {
         let output = place.retryproof(wrong).output().unwrap();
-        assert_eq!(code(&output), 2, "{wrong:?}: {}", err(&output));
+        assert_eq!(
+            (code(&output), out(&output)),
+            (2, String::new()),
+            "{wrong:?}: {}",
+            err(&output)
+        );
+        assert!(!err(&output).contains("to learn where to continue"), "{}", err(&output));
     }
+}
+
+/// Runs a verb in a process that may allocate only some memory.
+#[cfg(target_os = "linux")]
+fn within(mebibytes: usize, place: &Place, arguments: &[&str]) -> std::process::Output {
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &format!("ulimit -d {}; exec \"$@\"", mebibytes << 10), "sh"]);
+    shell.arg(env!("CARGO_BIN_EXE_retryproof")).args(arguments);
+    shell.env("IDEMPOTENCY_STORE", &place.url).output().unwrap()
+}
+
+/// A verb that reads a huge table keeps only what it prints, and one page. A verb that prints
+/// everything needs more memory.
+#[cfg(target_os = "linux")]
+#[test]
+fn ops_2_a_list_keeps_only_what_it_prints_in_memory() {
+    const RECORDS: usize = 100_000;
+    const MEBIBYTES: usize = 24;
+    let place = Place::sqlite();
+    with_records(&place, 1);
+    let db = rusqlite::Connection::open(place.db()).unwrap();
+    db.execute_batch(&format!(
+        "BEGIN;
+         CREATE TEMP TABLE one AS SELECT * FROM retryproof_records;
+         WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {RECORDS})
+         INSERT INTO retryproof_records SELECT scope, CAST(printf('copy-%08d', i) AS BLOB), state,
+             owner, token + i, takeovers, expires_at, purge_after, holder, fp, result, log
+         FROM one, n;
+         COMMIT"
+    ))
+    .unwrap();
+    for arguments in [
+        &["ls", "--limit", "10"][..],
+        &["ls", "--limit", "10", "--scope", "other"],
+        &["stuck"],
+        &["stats", "--by-scope"],
+        &["top", "--count", "1"],
+        &["export", "--scope", "other"],
+    ] {
+        let listed = within(MEBIBYTES, &place, arguments);
+        assert_eq!(code(&listed), 0, "{arguments:?}: {}", err(&listed));
+    }
+    let all = within(MEBIBYTES, &place, &["ls", "--limit", "1000000"]);
+    assert!(!all.status.success(), "the limit has no effect");
+}
+
+/// Showing a result takes several times its size, because bytes become text.
+#[cfg(target_os = "linux")]
+#[test]
+fn ops_1_get_decodes_only_a_result_that_it_prints() {
+    const MEBIBYTES: usize = 64;
+    let place = Place::sqlite();
+    let run = ["run", "work", "k", "--", "head", "-c", "8000000", "/dev/zero"];
+    assert_eq!(code(&place.retryproof(run).output().unwrap()), 0);
+    let shown = within(MEBIBYTES, &place, &["get", "work", "k"]);
+    assert_eq!(code(&shown), 0, "{}", err(&shown));
+    assert!(out(&shown).contains("exit code"), "{}", out(&shown));
+    let all = within(MEBIBYTES, &place, &["get", "work", "k", "--body"]);
+    assert!(!all.status.success(), "the limit has no effect");
 }

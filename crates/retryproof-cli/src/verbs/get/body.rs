@@ -17,9 +17,6 @@ const HTTP_STATUS: &str = "HTTP status";
 /// A stored result, decoded for printing.
 #[derive(Debug)]
 pub(super) struct DecodedResult {
-    /// Whether the work succeeded, as a label and a number: `exit code` or `HTTP status`. Other
-    /// results have no number.
-    pub(super) code: Option<(&'static str, i32)>,
     pub(super) text: String,
     pub(super) json: Value,
 }
@@ -27,20 +24,36 @@ pub(super) struct DecodedResult {
 impl DecodedResult {
     /// A remark in place of a result.
     pub(super) fn absent(remark: &str) -> Self {
-        Self { code: None, text: remark.to_owned(), json: Value::Null }
+        Self { text: remark.to_owned(), json: Value::Null }
     }
 }
 
 impl From<(String, Value)> for DecodedResult {
     fn from((text, json): (String, Value)) -> Self {
-        Self { code: None, text, json }
+        Self { text, json }
     }
 }
 
+/// Returns the number that says whether the work succeeded, without decoding the rest of a result
+/// that may be large.
+pub(super) fn code(opened: &Opened) -> Result<Option<(&'static str, i32)>, VerbError> {
+    let (payload, is_tombstone) = match opened {
+        Opened::Value(payload) => (payload, false),
+        Opened::Tombstone(tombstone) => (tombstone.detail(), true),
+        Opened::Mismatch => return Err(VerbError::other("the fingerprint differs")),
+    };
+    Ok(match (payload.codec(), is_tombstone) {
+        (CodecId::HTTP, _) => Some((HTTP_STATUS, i32::from(stored_response(payload)?.status()))),
+        (recording::CODEC, false) => Some((EXIT_CODE, Recording::decode(payload)?.code())),
+        (recording::CODEC, true) => Some((EXIT_CODE, recording::code_of_tombstone(payload)?)),
+        _ => None,
+    })
+}
+
 /// Decodes a stored result.
-pub(super) fn decoded(opened: Opened) -> Result<DecodedResult, VerbError> {
+pub(super) fn decoded(opened: &Opened) -> Result<DecodedResult, VerbError> {
     match opened {
-        Opened::Value(payload) => value(&payload),
+        Opened::Value(payload) => value(payload),
         Opened::Tombstone(tombstone) => {
             let detail = tombstone.detail();
             let mut result = match detail.codec() {
@@ -49,7 +62,6 @@ pub(super) fn decoded(opened: Opened) -> Result<DecodedResult, VerbError> {
                 recording::CODEC => {
                     let code = recording::code_of_tombstone(detail)?;
                     DecodedResult {
-                        code: Some((EXIT_CODE, code)),
                         text: format!("exit code {code}"),
                         json: json!({ "exit_code": code }),
                     }
@@ -102,10 +114,13 @@ fn unknown(payload: &Payload) -> (String, Value) {
     (text, value)
 }
 
-fn response(payload: &Payload) -> Result<DecodedResult, VerbError> {
+fn stored_response(payload: &Payload) -> Result<StoredResponse, VerbError> {
     let record = Bytes::copy_from_slice(payload.body());
-    let response =
-        StoredResponse::decode(record).map_err(|error| VerbError::other(error.to_string()))?;
+    StoredResponse::decode(record).map_err(|error| VerbError::other(error.to_string()))
+}
+
+fn response(payload: &Payload) -> Result<DecodedResult, VerbError> {
+    let response = stored_response(payload)?;
     let mut text = format!("HTTP status {}\n", response.status());
     let mut headers = Vec::new();
     for (name, field) in response.headers() {
@@ -125,11 +140,7 @@ fn response(payload: &Payload) -> Result<DecodedResult, VerbError> {
         "headers": headers,
         "body": json_of(&body),
     });
-    Ok(DecodedResult {
-        code: Some((HTTP_STATUS, i32::from(response.status()))),
-        text: text.trim_end().to_owned(),
-        json: value,
-    })
+    Ok(DecodedResult { text: text.trim_end().to_owned(), json: value })
 }
 
 fn output(recording: &Recording) -> DecodedResult {
@@ -150,5 +161,5 @@ fn output(recording: &Recording) -> DecodedResult {
         "stdout": json_of(&stdout),
         "stderr": json_of(&stderr),
     });
-    DecodedResult { code: Some((EXIT_CODE, recording.code())), text, json: value }
+    DecodedResult { text, json: value }
 }
