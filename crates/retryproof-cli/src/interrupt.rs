@@ -2,6 +2,7 @@
 //! [`Interrupt`]: lets Ctrl-C end a long verb between two steps.
 
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use tokio::sync::Notify;
 
@@ -12,13 +13,20 @@ use crate::exit::{self, VerbError};
 pub(crate) struct Interrupt(Arc<Notify>);
 
 impl Interrupt {
-    /// Starts to listen for the signal. Needs a runtime.
+    /// Starts to listen for the signal, at once. Needs a runtime.
     pub(crate) fn new() -> Self {
         let received = Arc::new(Notify::new());
         let notify = Arc::clone(&received);
+        let mut signal = Box::pin(tokio::signal::ctrl_c());
+        // The first poll installs the signal handler.
+        let first = signal.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         tokio::spawn(async move {
+            let arrived = match first {
+                Poll::Ready(arrived) => arrived,
+                Poll::Pending => signal.await,
+            };
             // If the signal handler cannot be installed, Ctrl-C ends the program as usual.
-            if tokio::signal::ctrl_c().await.is_ok() {
+            if arrived.is_ok() {
                 notify.notify_one();
             }
         });

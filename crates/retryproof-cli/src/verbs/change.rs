@@ -20,6 +20,7 @@ use super::get::holder;
 use super::locate::located;
 use crate::arguments::{ChangeArguments, CompleteArguments, ResolveArguments, Verb};
 use crate::exit::{self, VerbError};
+use crate::interrupt::Interrupt;
 use crate::output::{Printer, harmless};
 use crate::record_key::{hint, identity, shown};
 use crate::recording;
@@ -136,12 +137,17 @@ pub(crate) async fn change(
         return Err(absent(&name, hint(&change.arguments.record)));
     };
     let is_repeated = change.finds_itself_done(&store, &identity, &record).await;
+    let interrupt = Interrupt::new();
     if !change.arguments.yes {
-        confirm(&question(&change, &name, &record))?;
+        confirm(&interrupt, &question(&change, &name, &record)).await?;
     }
     let trail = trail.with_record(&identity, change.token, change.even_if_live);
     trail.request("nothing was changed").await?;
-    let forced = store.force(&identity, &change.request(&identity)).await;
+    let request = change.request(&identity);
+    let forced = interrupt.or(store.force(&identity, &request)).await;
+    let forced = forced
+        .map_err(|end| end.about("it is unknown whether the record was changed"))
+        .and_then(|forced| Ok(forced?));
     let outcome = match &forced {
         Ok(Forced::Applied) if is_repeated => "already_applied",
         Ok(forced) => word(forced),

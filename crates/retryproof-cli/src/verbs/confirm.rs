@@ -4,11 +4,12 @@
 use std::io::{IsTerminal as _, Write as _};
 
 use crate::exit::{self, VerbError};
+use crate::interrupt::Interrupt;
 
 /// Prints `question` on the terminal and reads the answer. An error means that nothing may be
 /// changed. Its exit code is that of a wrong argument if there is no terminal, and that of a
-/// refusal if the user declines.
-pub(super) fn confirm(question: &str) -> Result<(), VerbError> {
+/// refusal if the user declines. Ctrl-C ends the question.
+pub(super) async fn confirm(interrupt: &Interrupt, question: &str) -> Result<(), VerbError> {
     if !std::io::stdin().is_terminal() {
         return Err(VerbError::usage(
             "nothing was changed: stdin is not a terminal, so confirm with `--yes`",
@@ -16,10 +17,17 @@ pub(super) fn confirm(question: &str) -> Result<(), VerbError> {
     }
     let mut stderr = anstream::stderr();
     let asked = stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush());
-    let mut answer = String::new();
-    let read = asked.and_then(|()| std::io::stdin().read_line(&mut answer));
-    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
-        return Ok(());
+    if asked.is_ok() {
+        let answer = tokio::task::spawn_blocking(|| {
+            let mut answer = String::new();
+            std::io::stdin().read_line(&mut answer).map(|_| answer)
+        });
+        let answer = interrupt.or(answer).await.map_err(|end| end.about("nothing was changed"))?;
+        if let Ok(Ok(answer)) = answer
+            && matches!(answer.trim(), "y" | "Y" | "yes")
+        {
+            return Ok(());
+        }
     }
     Err(VerbError::new(exit::REFUSED, "nothing was changed"))
 }

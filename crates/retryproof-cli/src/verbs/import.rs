@@ -94,14 +94,19 @@ pub(crate) async fn import(
         return Err(VerbError::new(exit::REFUSED, message));
     }
     let trail = Trail::new(&store, "import", arguments.operator.as_deref(), &arguments.reason)?;
+    let interrupt = Interrupt::new();
     if !arguments.yes {
-        confirm(&format!(
-            "import into the {name} store? Calls with the imported keys then get the imported \
+        confirm(
+            &interrupt,
+            &format!(
+                "import into the {name} store? Calls with the imported keys then get the imported \
              results, and their work does not run. [y/N] "
-        ))?;
+            ),
+        )
+        .await?;
     }
     trail.request("nothing was imported").await?;
-    let (interrupt, mut counts) = (Interrupt::new(), ImportCounts::default());
+    let mut counts = ImportCounts::default();
     let end = all(&store, lines(source), &interrupt, &mut counts).await;
     let outcome = if end.is_ok() { "applied" } else { "incomplete" };
     trail.outcome(outcome, json!({ "records": as_json(&counts) })).await;

@@ -10,6 +10,7 @@ use super::audit::Trail;
 use super::confirm::confirm;
 use crate::arguments::{EraseArguments, RotateArguments};
 use crate::exit::{self, VerbError};
+use crate::interrupt::Interrupt;
 use crate::output::Printer;
 
 /// Destroys the key of a subject.
@@ -27,14 +28,18 @@ pub(crate) async fn erase(
     let store = connect_with(config).await?;
     let trail = Trail::new(&store, "erase", arguments.operator.as_deref(), &arguments.reason)?
         .with_subject(&subject);
+    let interrupt = Interrupt::new();
     if !arguments.yes {
-        confirm(&format!(
+        confirm(&interrupt, &format!(
             "destroy the key of the subject {subject}? Then all its sealed answers are gone in every \
              scope, their work does not run again, and later answers are not stored. [y/N] "
-        ))?;
+        )).await?;
     }
     trail.request("nothing was changed").await?;
-    let destroyed = seals.destroy(&subject).await;
+    let destroyed = interrupt.or(seals.destroy(&subject)).await;
+    let destroyed = destroyed
+        .map_err(|end| end.about("it is unknown whether the key was destroyed"))
+        .and_then(|destroyed| Ok(destroyed?));
     let outcome = match destroyed {
         Ok(Destruction::Destroyed) => "applied",
         Ok(Destruction::Already) => "already_applied",
@@ -79,14 +84,17 @@ pub(crate) async fn rotate(
     let store = connect_with(config).await?;
     let operator = arguments.operator.as_deref();
     let trail = Trail::new(&store, "keys rotate", operator, &arguments.reason)?;
+    let interrupt = Interrupt::new();
     if !arguments.yes {
         confirm(
+            &interrupt,
             "wrap every key with the first master key? A program without that master key then \
              cannot open sealed answers. [y/N] ",
-        )?;
+        )
+        .await?;
     }
     trail.request("nothing was changed").await?;
-    let rotated = seals.rotate().await;
+    let rotated = interrupt.or(seals.rotate()).await.and_then(|keys| Ok(keys?));
     let (outcome, keys) = match &rotated {
         Ok(keys) => ("applied", Some(*keys)),
         Err(_) => ("incomplete", None),
