@@ -6,8 +6,8 @@ use std::io;
 use retryproof::config::TTL_BOUNDS;
 use retryproof::{
     Acquisition, CompletionFailurePolicy, CompletionResult, HeldLease, IdempotencyConfig,
-    IdempotencyContext, IdempotencyEngine, Identity, InFlight, Opened, Scope, StoredResult,
-    connect_with,
+    IdempotencyContext, IdempotencyEngine, IdempotencyStore as _, Identity, InFlight, Opened,
+    Scope, StoredResult, connect_with,
 };
 
 use self::command::{CommandEnd, Execution};
@@ -23,6 +23,9 @@ mod command;
 mod pump;
 pub(crate) mod shim;
 mod signals;
+
+/// The number of bytes by which sealing may enlarge a result, and some more.
+const SEALING: usize = 128;
 
 /// Executes the command, or replays its result, and returns the exit code.
 pub(crate) async fn run(
@@ -84,12 +87,25 @@ async fn execute(
             Ok(code_as_u8(code))
         }
         CommandEnd::Exited(code) => {
+            // Leave room for what sealing adds.
+            let largest = engine.store().profile().max_value.saturating_sub(SEALING);
             let result = match capture.into_chunks() {
-                Ok(chunks) => held.complete(recording::payload(code, &chunks)).await,
-                Err(size) => {
+                Ok(chunks) => Ok(recording::payload(code, &chunks)),
+                Err(size) => Err((size, "--max-output".to_owned())),
+            };
+            let result = match result {
+                Ok(payload) if payload.envelope().len() > largest => {
+                    let size = payload.body().len() as u64;
+                    Err((size, format!("the store accepts ({largest} bytes)")))
+                }
+                result => result,
+            };
+            let result = match result {
+                Ok(payload) => held.complete(payload).await,
+                Err((size, limit)) => {
                     remark(format_args!(
-                        "the output of {name} ({size} bytes) is larger than --max-output, so the \
-                         output is not kept; a duplicate gets only the exit code"
+                        "the output of {name} ({size} bytes) is larger than {limit}, so the output \
+                         is not kept; a duplicate gets only the exit code"
                     ));
                     held.complete_tombstone(recording::tombstone(code, size)).await
                 }
@@ -142,8 +158,9 @@ fn recorded(
         CompletionResult::Recorded => return Ok(code_as_u8(code)),
         CompletionResult::Tombstoned(error) => {
             remark(format_args!(
-                "the store did not accept the output of {name}, so a duplicate gets only the exit \
-                 code: {error}"
+                "the store did not accept the output of {name}, so a duplicate gets neither the \
+                 output nor the exit code, and ends with {}: {error}",
+                exit::RUN_FAILED
             ));
             return Ok(code_as_u8(code));
         }

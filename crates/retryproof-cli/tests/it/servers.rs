@@ -114,6 +114,22 @@ fn cmp_8_a_key_of_another_type_is_refused_on_redis() {
     a_key_of_another_type_is_refused(&redis());
 }
 
+/// MariaDB accepts no value that is larger than one packet, 16 MiB unless configured.
+#[test]
+fn cmp_9_output_larger_than_a_server_accepts_keeps_its_exit_code() {
+    let place = mariadb();
+    let script = "echo run >> runs; head -c 17000000 /dev/zero; exit 3";
+    let options = ["--max-output", "99999999"];
+    let first = place.run(&options, script).output().unwrap();
+    assert_eq!((code(&first), first.stdout.len()), (3, 17_000_000));
+    let said = err(&first);
+    assert!(said.contains("is larger than the store accepts (16"), "{said}");
+    assert!(said.contains("a duplicate gets only the exit code"), "{said}");
+    let again = place.run(&options, script).output().unwrap();
+    assert_eq!((code(&again), out(&again)), (3, String::new()), "{}", err(&again));
+    assert_eq!(place.read("runs"), "run\n");
+}
+
 #[test]
 fn every_verb_works_on_every_server() {
     for (place, name) in [(postgres(), "postgres"), (mariadb(), "mysql"), (redis(), "redis")] {
