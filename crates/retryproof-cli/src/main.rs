@@ -94,6 +94,8 @@ fn log_to_stderr() {
         .with_ansi(colour)
         .without_time()
         .with_target(false)
+        // Otherwise, a warning that meets a closed pipe would be reported there again, and panic.
+        .log_internal_errors(false)
         .init();
 }
 

@@ -1,28 +1,115 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Formats, colour and closed pipes.
 
-use crate::support::{Place, bare, code, err, out, started};
+use std::io::{BufRead as _, BufReader};
+
+use crate::support::{Place, bare, code, err, eventually, out, started};
+
+/// Returns a pipe whose reading end is closed, so that even a short text is written to a closed pipe.
+fn closed_pipe() -> std::io::PipeWriter {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer
+}
+
+/// A store with a result, a dead holder, and an entry in the audit table.
+fn with_something_to_print() -> Place {
+    let place = Place::sqlite();
+    for (key, script) in [("k", "echo out; echo err >&2"), ("stuck", "kill -9 $$")] {
+        let mut run = place.retryproof(["run", "--lease", "PT0.2S", "work", key, "--", "sh", "-c"]);
+        run.arg(script).output().unwrap();
+    }
+    eventually("the end of the lease", || {
+        let stuck = place.retryproof(["stuck", "--output", "jsonl"]).output().unwrap();
+        (out(&stuck).lines().count() == 1).then_some(())
+    });
+    let refused = ["forget", "work", "k", "--token", "1", "--reason", "a test", "--yes"];
+    assert_eq!(code(&place.retryproof(refused).output().unwrap()), 4);
+    place
+}
 
 #[test]
 fn a_closed_pipe_is_no_failure() {
-    let place = Place::sqlite();
-    let verbs: [&[&str]; 5] = [
+    let place = with_something_to_print();
+    let verbs: [&[&str]; 22] = [
+        &["get", "work", "k"],
+        &["get", "work", "k", "--body"],
+        &["get", "work", "k", "--body", "--output", "json"],
+        &["ls"],
+        &["ls", "--output", "json"],
+        &["ls", "--output", "jsonl"],
+        &["stuck"],
+        &["stats"],
+        &["stats", "--output", "json"],
+        &["stats", "--by-scope"],
+        &["top", "--count", "1"],
+        &["doctor"],
+        &["doctor", "--output", "jsonl"],
+        &["audit"],
+        &["export"],
+        &["migrate"],
+        &["migrate", "--print"],
+        &["purge"],
         &["config", "show"],
         &["man"],
         &["completions", "bash"],
-        &["stats", "--output", "json"],
         &["--help"],
     ];
     for verb in verbs {
-        // The reading end is closed first, so that even a short text is written to a closed pipe.
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        let output = place.retryproof(verb).stdout(writer).output().unwrap();
-        assert_eq!((code(&output), err(&output)), (0, String::new()), "{verb:?}");
+        let output = place.retryproof(verb).stdout(closed_pipe()).output().unwrap();
+        let said = err(&output);
+        assert_eq!(code(&output), 0, "{verb:?}: {said}");
+        assert!(!said.contains("panicked") && !said.contains("Broken pipe"), "{verb:?}: {said}");
+        // Without stderr too, for remarks and warnings.
+        let mut silent = place.retryproof(verb);
+        silent.stdout(closed_pipe()).stderr(closed_pipe()).env("RUST_LOG", "debug");
+        assert_eq!(silent.status().unwrap().code(), Some(0), "{verb:?}");
     }
+    // This run logs a warning.
+    let short = ["run", "--lease", "PT0.5S", "work", "warned", "--", "true"];
+    let warned = place.retryproof(short).stderr(closed_pipe()).status().unwrap();
+    assert_eq!(warned.code(), Some(0));
     let mut closed = started(&mut place.retryproof(["get", "no", "record"]));
     drop(closed.stderr.take());
     assert_eq!(closed.wait().unwrap().code(), Some(1));
+}
+
+/// The reader takes the first line of a long output, as `head -1` does.
+#[test]
+fn a_pipe_that_closes_early_ends_a_long_output() {
+    let place = with_something_to_print();
+    let large = ["run", "work", "large", "--", "seq", "1", "100000"];
+    assert_eq!(code(&place.retryproof(large).output().unwrap()), 0);
+    for verb in [&["export"][..], &["get", "work", "large", "--body"]] {
+        let mut child = started(&mut place.retryproof(verb));
+        let mut first = String::new();
+        let mut reader = BufReader::new(child.stdout.take().unwrap());
+        reader.read_line(&mut first).unwrap();
+        drop(reader);
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!((code(&ended), err(&ended)), (0, String::new()), "{verb:?}");
+        assert!(!first.is_empty(), "{verb:?}");
+    }
+}
+
+/// A change is made, and its audit is written, although its answer meets a closed pipe.
+#[test]
+fn ops_3_a_change_is_made_although_its_answer_meets_a_closed_pipe() {
+    let place = with_something_to_print();
+    let got = place.retryproof(["get", "work", "k", "--output", "json"]).output().unwrap();
+    let got: serde_json::Value = serde_json::from_str(&out(&got)).unwrap();
+    let token = got["token"].to_string();
+    let erase = ["erase", "work", "k", "--token", &token, "--reason", "a test", "--yes"];
+    let erased = place.retryproof(erase).stdout(closed_pipe()).output().unwrap();
+    assert_eq!(code(&erased), 0, "{}", err(&erased));
+    assert!(err(&erased).contains("\"outcome\":\"applied\""), "{}", err(&erased));
+
+    // Without stderr, the first audit line cannot be written, so nothing changes.
+    let forget = ["forget", "work", "k", "--token", &token, "--reason", "a test", "--yes"];
+    let mut unread = place.retryproof(forget);
+    assert_eq!(unread.stderr(closed_pipe()).status().unwrap().code(), Some(5));
+    let stays = place.retryproof(["get", "work", "k"]).output().unwrap();
+    assert_eq!(code(&stays), 0, "{}", err(&stays));
 }
 
 #[test]

@@ -287,3 +287,51 @@ fn seal_5_sealed_answers_move_as_they_are() {
     moved(&sealed, &other);
     assert_eq!(executed(&other, "echo twice"), "canary-42\n");
 }
+
+/// A sealed answer that was changed, cut off or moved to another record does not open. Each verb
+/// says so, and none changes the record.
+#[test]
+fn seal_5_an_answer_that_cannot_be_opened_is_refused_and_stays() {
+    let place = Place::sealed_sqlite();
+    executed(&place, "echo canary-$((40+2))");
+    let other = ["run", "work", "other", "--", "echo", "another"];
+    assert_eq!(code(&place.retryproof(other).output().unwrap()), 0);
+    let db = rusqlite::Connection::open(place.db()).unwrap();
+    let of = |key: &str| {
+        let listed = run(&place, &["get", "work", key, "--show-keys", "--output", "json"], 0);
+        let got: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+        let select = "SELECT key, result FROM retryproof_records WHERE token = ?";
+        let token = got["token"].as_i64().unwrap();
+        let row = db.query_row(select, [token], |row| Ok((row.get(0)?, row.get(1)?)));
+        let (stored, result): (Vec<u8>, Vec<u8>) = row.unwrap();
+        (stored, result, token.to_string())
+    };
+    let ((key, good, token), (_, moved, _)) = (of("k"), of("other"));
+    let flipped = |at: usize| {
+        let mut changed = good.clone();
+        changed[at] ^= 1;
+        changed
+    };
+    let cut = good[..good.len() - 1].to_vec();
+    for damaged in [flipped(good.len() - 1), flipped(40), cut, moved] {
+        let update = "UPDATE retryproof_records SET result = ?1 WHERE key = ?2";
+        assert_eq!(db.execute(update, (&damaged, &key)).unwrap(), 1);
+        let body = err(&run(&place, &["get", "work", "k", "--body"], 5));
+        assert!(body.contains("stored record unreadable"), "{body}");
+        let rest = out(&run(&place, &["get", "work", "k"], 0));
+        assert!(rest.contains("(cannot be read: ") && rest.contains(&token), "{rest}");
+        let ran = place.run(&[], "echo twice; touch ran").output().unwrap();
+        assert_eq!((code(&ran), out(&ran)), (125, String::new()), "{}", err(&ran));
+        assert!(!place.path("ran").exists(), "nothing runs");
+        // Lists read no results.
+        for list in [&["ls"][..], &["stuck"], &["stats"], &["top", "--count", "1"]] {
+            run(&place, list, 0);
+        }
+        let (_, now, _) = of("k");
+        assert!(now == damaged, "the record has changed");
+    }
+    // An operator can still erase it, or forget it.
+    for verb in ["erase", "forget"] {
+        run(&place, &[verb, "work", "k", "--token", &token, "--reason", "a test", "--yes"], 0);
+    }
+}
