@@ -5,8 +5,6 @@ use std::fmt;
 
 use retryproof::{Error, ErrorKind};
 
-use crate::output::harmless;
-
 /// The verb succeeded.
 pub(crate) const OK: u8 = 0;
 /// There is no such record.
@@ -66,15 +64,6 @@ impl VerbError {
     /// Says more about the cause.
     pub(crate) fn because(self, cause: &str) -> Self {
         Self { message: format!("{}; {cause}", self.message), ..self }
-    }
-
-    /// Prints the error. If stderr is closed, only the exit code reports the error.
-    pub(crate) fn report(&self) {
-        use std::io::Write as _;
-
-        // The name of a file, or a server's text, can contain control characters.
-        let text = harmless(&self.message);
-        let _ = writeln!(anstream::stderr(), "\x1b[1;31merror\x1b[0m: {text}");
     }
 
     /// The exit code if the verb is `run`. No failure of `run` itself has a code below 64, because

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     match perform(&arguments) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            error.report();
+            output::report(&error);
             #[cfg(unix)]
             if let Verb::Run(_) = arguments.verb {
                 return ExitCode::from(error.code_of_run());

@@ -119,6 +119,13 @@ pub(crate) fn write_on(bytes: &[u8]) -> Result<bool, VerbError> {
     }
 }
 
+/// Prints the error of a verb. If stderr is closed, only the exit code reports the error.
+pub(crate) fn report(error: &VerbError) {
+    // The name of a file, or a server's text, can contain control characters.
+    let text = harmless(&error.to_string());
+    let _ = writeln!(anstream::stderr(), "\x1b[1;31merror\x1b[0m: {text}");
+}
+
 /// Prints a remark on stderr. A failed write is ignored.
 pub(crate) fn remark(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "retryproof: {text}");

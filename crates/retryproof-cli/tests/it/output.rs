@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 
 use crate::support::{Place, bare, code, err, eventually, out, started};
 
-/// Returns a pipe whose reading end is closed, so that even a short text is written to a closed pipe.
+/// Returns a pipe whose reading end is closed, so that even a short text meets a closed pipe.
 fn closed_pipe() -> std::io::PipeWriter {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
