@@ -158,13 +158,18 @@ impl MysqlStore {
         let [scope, key] = key_of(id);
         let params = [scope, key, Param::Bytes(owner.as_bytes())];
         let mut write = FencedWrite::Applied;
-        if !self.executor.run_fenced(Statement::Release, &params).await? {
-            write = match self.peek_as_holder(id).await? {
+        while !self.executor.run_fenced(Statement::Release, &params).await? {
+            match self.peek_as_holder(id).await? {
                 None | Some(Record { phase: RecordPhase::Released, .. }) => {
-                    FencedWrite::AlreadyApplied
+                    write = FencedWrite::AlreadyApplied;
+                    break;
                 }
+                // An acquire of this owner, whose caller has given up, arrived between the two
+                // statements (ACQ-11).
+                Some(Record { owner: stored, phase: RecordPhase::InProgress(_), .. })
+                    if stored == owner => {}
                 Some(_) => return Ok(FencedWrite::NotOwner),
-            };
+            }
         }
         // As in `try_complete`, notify waiters after a repeated call too.
         self.has_row.note(id, Duration::MAX);

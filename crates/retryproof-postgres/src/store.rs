@@ -271,12 +271,18 @@ impl PostgresStore {
 
     async fn try_release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         let statement = self.statements.release(id, &owner);
-        let written = match self.run(CallPriority::Holder, &statement).await?.affected {
-            0 => match self.read_record(CallPriority::Holder, Statement::Peek, id).await? {
-                None => FencedWrite::AlreadyApplied,
-                Some(_) => FencedWrite::NotOwner,
-            },
-            _ => FencedWrite::Applied,
+        let written = loop {
+            if self.run(CallPriority::Holder, &statement).await?.affected > 0 {
+                break FencedWrite::Applied;
+            }
+            match self.read_record(CallPriority::Holder, Statement::Peek, id).await? {
+                None => break FencedWrite::AlreadyApplied,
+                // An acquire of this owner, whose caller has given up, arrived between the two
+                // statements (ACQ-11).
+                Some(Record { owner: by, phase: RecordPhase::InProgress(_), .. })
+                    if by == owner => {}
+                Some(_) => break FencedWrite::NotOwner,
+            }
         };
         if written != FencedWrite::NotOwner {
             // As in `try_complete`, notify waiters after a repeated call too.

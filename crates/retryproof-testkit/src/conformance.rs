@@ -350,6 +350,7 @@ macro_rules! __each_case {
                 cmp_2_a_late_completion_meets_takeovers
                 run_2_a_late_beat_meets_takeovers
                 run_4_a_late_release_meets_acquires
+                run_4_a_release_meets_its_owners_late_acquire
                 acq_2_one_holder_at_a_time
                 acq_1_everybody_reads_the_one_result
                 cmp_1_many_keys_at_once_keep_their_results;

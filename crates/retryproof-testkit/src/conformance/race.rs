@@ -149,6 +149,22 @@ pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
     }
 }
 
+/// A release meets a late acquire of its own owner, as after an acquire whose caller has given up.
+/// The release finds no record, or releases it. It is not refused, because no other owner has the
+/// key.
+pub async fn run_4_a_release_meets_its_owners_late_acquire(s: &Subject) {
+    let id = s.id("k");
+    for round in 0..100 {
+        let caller = s.caller(&id);
+        let (acquired, released) = tokio::join!(caller.acquire(LONG), caller.release());
+        granted(acquired);
+        assert_ne!(released, FencedWrite::NotOwner, "round {round}: no other owner has the key");
+        let again = caller.release().await;
+        assert_ne!(again, released, "round {round}: one of the two releases ends the lease");
+    }
+    is_absent(s.caller(&id).peek().await);
+}
+
 /// A late release races with acquires. One acquire is granted. This grant is a takeover only if the
 /// release came too late.
 pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
