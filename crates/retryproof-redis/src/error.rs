@@ -61,6 +61,17 @@ impl Failure {
         }
     }
 
+    /// The failure of the second attempt at a call. The first attempt may have reached the server,
+    /// so whatever prevented the second one, the outcome of the call is unknown (ACQ-9).
+    pub(crate) fn after_lost_answer(self) -> Self {
+        let error = self.into_error();
+        if error.kind() == ErrorKind::Unavailable {
+            return Self::Translated(error);
+        }
+        let message = format!("the answer was lost, and a second attempt failed: {error}");
+        Self::Translated(Error::unavailable(message).because(error))
+    }
+
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Server(error) => of_server(&error),
@@ -175,6 +186,12 @@ fn of_system(error: &RedisError) -> Option<&std::io::Error> {
     shared.map_or_else(|| source.downcast_ref(), |inner| inner.downcast_ref())
 }
 
+/// Whether the connection was closed in the middle of an answer. The driver reports this as an answer
+/// that it cannot parse, and only the text of the error shows the cause.
+fn is_truncated(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::Parse && error.to_string().contains("end of input")
+}
+
 fn of_connection(error: RedisError) -> Error {
     if error.kind() == redis::ErrorKind::AuthenticationFailed {
         let (kind, message) = classify("WRONGPASS");
@@ -202,7 +219,7 @@ fn of_connection(error: RedisError) -> Error {
         )
         .because(error);
     }
-    if error.is_io_error() || error.is_connection_dropped() {
+    if error.is_io_error() || error.is_connection_dropped() || is_truncated(&error) {
         return Error::unavailable(
             "the connection to the server failed; check that the server is running and reachable",
         )

@@ -176,10 +176,12 @@ impl Executor {
                 Recovery::RetryOnNewConnection => {
                     shared.invalidate(&open);
                     if retried {
-                        return Err(failure);
+                        return Err(failure.after_lost_answer());
                     }
                     (retried, has_waited) = (true, true);
-                    open = within(deadline, shared.acquire()).await??;
+                    let acquired = within(deadline, shared.acquire()).await;
+                    let acquired = acquired.and_then(|open| open.map_err(Failure::from));
+                    open = acquired.map_err(Failure::after_lost_answer)?;
                 }
             }
         }

@@ -10,6 +10,9 @@ use retryproof_core::store::{Acquired, FencedWrite, LiveLease, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 use retryproof_testkit::wire::WireProxy;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::support::server::Server;
@@ -300,4 +303,91 @@ async fn sto_5_a_new_connection_that_stalls_is_not_used_again() {
     let lines = line.proxy.lines();
     let _ = store.peek(&id("any")).await.expect("a new connection");
     assert_eq!(line.proxy.lines(), lines + 1);
+}
+
+/// A server, until its connections break: then a request reaches it, its answer does not, and every
+/// new connection is told something else.
+struct Breaking {
+    config: RedisConfig,
+    told: watch::Sender<Option<&'static [u8]>>,
+}
+
+impl Breaking {
+    async fn new(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let (told, tells) = watch::channel(None);
+        let target = server.port;
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(break_off(client, target, tells.clone()));
+            }
+        });
+        let config = RedisConfig::new("127.0.0.1", port).with_prefix(own_prefix());
+        Self { config, told }
+    }
+}
+
+async fn break_off(
+    mut client: TcpStream,
+    target: u16,
+    tells: watch::Receiver<Option<&'static [u8]>>,
+) -> std::io::Result<()> {
+    let told = *tells.borrow();
+    if let Some(told) = told {
+        let _ = client.read(&mut [0; 1_024]).await?;
+        client.write_all(told).await?;
+        client.shutdown().await?;
+        // A connection with unread data would be reset.
+        while client.read(&mut [0; 1_024]).await? > 0 {}
+        return Ok(());
+    }
+    let mut server = TcpStream::connect(("127.0.0.1", target)).await?;
+    let (mut request, mut answer) = ([0; 4_096], [0; 4_096]);
+    loop {
+        tokio::select! {
+            read = client.read(&mut request) => match read? {
+                0 => return Ok(()),
+                read => server.write_all(&request[..read]).await?,
+            },
+            read = server.read(&mut answer) => match read? {
+                0 => return Ok(()),
+                // The server has answered the request.
+                _ if tells.borrow().is_some() => return Ok(()),
+                read => client.write_all(&answer[..read]).await?,
+            },
+        }
+    }
+}
+
+#[tokio::test]
+async fn acq_9_a_lost_answer_is_unavailable_whatever_the_second_attempt_meets() {
+    let server = Server::start("").await;
+    let half: &[u8] = b"%7\r\n$6\r\nserver\r\n$5\r\nre";
+    for (key, told) in [("half", half), ("other", b"HTTP/1.1 400 Bad Request\r\n\r\n")] {
+        let line = Breaking::new(&server).await;
+        let store = RedisStore::connect(line.config.clone()).await.expect("it connects");
+        line.told.send_replace(Some(told));
+        let answer = store.acquire(&id(key), &request(OwnerId::new())).await;
+        let error = answer.map(drop).expect_err("the answer is lost");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{key}: {error}");
+        line.told.send_replace(None);
+        let taken = store.acquire(&id(key), &request(OwnerId::new())).await.expect("it recovers");
+        assert!(matches!(taken, Acquired::Busy(_)), "{key}: the lost call has taken effect");
+    }
+}
+
+#[tokio::test]
+async fn sto_5_a_server_that_hangs_up_in_the_middle_of_an_answer_is_unavailable() {
+    let server = Server::start("").await;
+    let line = Breaking::new(&server).await;
+    for (told, kind) in [
+        (&b"%7\r\n$6\r\nserver\r\n$5\r\nre"[..], ErrorKind::Unavailable),
+        (b"+O", ErrorKind::Unavailable),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ErrorKind::Unexpected),
+    ] {
+        line.told.send_replace(Some(told));
+        let error = RedisStore::connect(line.config.clone()).await.expect_err("no server");
+        assert_eq!(error.kind(), kind, "{}: {error}", String::from_utf8_lossy(told));
+    }
 }
