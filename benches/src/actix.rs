@@ -52,8 +52,8 @@ pub(crate) fn run() -> Result<Report, String> {
     Ok(report)
 }
 
-/// Figures that are counted inside one process, without a socket. SHA-256 is left out of the
-/// instructions, because valgrind runs it in software.
+/// Adds the figures that are counted inside one process, without a socket. The instruction counts
+/// leave out SHA-256, because valgrind runs it in software.
 fn inside_rows(report: &mut Report) -> Result<(), String> {
     let counts = counted(&["actix", "inside"])?;
     let mut plain = None;

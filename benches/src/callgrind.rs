@@ -14,7 +14,7 @@ use crate::report::{Report, Row};
 /// `None`, with a message, if valgrind is missing.
 ///
 /// # Errors
-/// When valgrind is there but a run of it fails.
+/// If valgrind is installed but a run of it fails.
 pub fn instructions(args: &[&str], few: u64, many: u64) -> Result<Option<f64>, String> {
     if !available() {
         println!(
@@ -34,8 +34,8 @@ pub fn available() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// As [`instructions`], without those of functions whose name contains `part`. This is for code
-/// that valgrind runs in software although processors have instructions for it (SHA-256).
+/// Like [`instructions`], but leaves out functions whose name contains `part`, for code that
+/// valgrind runs in software although processors have instructions for it (SHA-256).
 ///
 /// # Errors
 /// As [`instructions`].
@@ -61,8 +61,9 @@ pub fn instructions_without(
     Ok(Some(all - more.saturating_sub(less) as f64 / many.saturating_sub(few).max(1) as f64))
 }
 
-/// A row of the instructions of `child ARGS.. COUNT` without SHA-256, which valgrind runs in
-/// software. Its ratio is to the first such row, which `plain` keeps.
+/// Adds a row with the instructions of `child ARGS.. COUNT`, without SHA-256, which valgrind runs
+/// in software. The row is compared with the first row that uses the same `plain`, which keeps that
+/// row's count.
 ///
 /// # Errors
 /// As [`instructions`].

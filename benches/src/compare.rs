@@ -4,7 +4,8 @@
 use std::time::Instant;
 
 /// One way to do the work. Each call of `batch` runs some operations and returns the cost of one,
-/// in the unit that the suite compares: nanoseconds, microseconds of a server's CPU, bytes.
+/// in the unit that the suite compares, such as nanoseconds, microseconds of a server's CPU, or
+/// bytes.
 pub struct Contender<'a> {
     name: &'static str,
     batch: Box<dyn FnMut() -> f64 + 'a>,

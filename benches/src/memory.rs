@@ -388,8 +388,8 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Repeats the `ids` until `work` was done `count` times, rounded down to whole rounds; the loop
-/// itself costs a few instructions.
+/// Repeats the `ids` until `work` has been done `count` times, rounded down to whole rounds; the
+/// loop itself costs a few instructions.
 #[inline(always)]
 fn rounds(ids: &[Item], count: usize, work: impl Fn(&Item) -> bool) {
     for _ in 0..count / ids.len() {

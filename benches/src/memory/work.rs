@@ -89,8 +89,8 @@ impl Keeper for MemoryStore {
     }
 }
 
-/// The clock of every contender: the host's, or one that stands still, which shows the cost of the
-/// rest of a call.
+/// The clock of every contender: the host's, or one that stands still, so that only the rest of a
+/// call is measured.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Time {
     still: Option<Instant>,

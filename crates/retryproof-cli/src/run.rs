@@ -24,7 +24,7 @@ mod pump;
 pub(crate) mod shim;
 mod signals;
 
-/// The number of bytes by which sealing may enlarge a result, and some more.
+/// At least the number of bytes by which sealing enlarges a result.
 const SEALING: usize = 128;
 
 /// Executes the command, or replays its result, and returns the exit code.

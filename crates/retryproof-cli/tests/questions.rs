@@ -38,7 +38,7 @@ fn commands(part: &str) -> Vec<String> {
     lines.filter(|line| !line.trim().is_empty()).collect()
 }
 
-/// The command in the text of a part that begins with `begin`.
+/// The command that begins with `begin`, from the text of a part.
 fn in_text(part: &str, begin: &str) -> String {
     let found = part.split('`').find(|code| code.starts_with(begin));
     let words: Vec<_> =
@@ -52,7 +52,7 @@ fn token(command: &str) -> &str {
     after.split_whitespace().next().expect("a token")
 }
 
-/// Runs a line of the guide in a shell. The line has to end in time.
+/// Runs a line of the guide in a shell. The line has to end within [`LIMIT`].
 #[expect(clippy::disallowed_methods, reason = "the time that an operator waits")]
 fn answered(place: &Place, line: &str) -> Output {
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_retryproof"));

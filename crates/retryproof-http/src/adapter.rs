@@ -131,9 +131,10 @@ impl<B> From<ReplayBody> for BodyParts<B> {
     }
 }
 
-/// Returns the response of a handler that could not get a transaction. The guard does not store
-/// this response, and sends one of the filter's own problems instead. The response carries a mark
-/// for each: its [`Fate`](crate::Fate), and [`NoTx`].
+/// Returns the response of a handler that could not get a transaction. Two extensions of the
+/// response control the guard: because of [`AnswerFate::Release`](crate::AnswerFate::Release), it
+/// does not store the response, and because of [`NoTx`], it sends one of the filter's own problems
+/// instead.
 #[must_use]
 pub fn transaction_error_response(error: &TxError) -> Response<Bytes> {
     error.to_response()

@@ -211,7 +211,7 @@ impl Schema {
 
     fn newer(&self, found: TableVersions) -> Error {
         // The message does not suggest a different table name, because a new table has no records,
-        // so every retry would run again.
+        // so every retry would run its work again.
         let message = "the store's tables need a newer version of retryproof; upgrade this program";
         self.incompatible(found, message.to_owned())
     }

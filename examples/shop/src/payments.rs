@@ -54,7 +54,7 @@ impl Payments {
             // The client is used inside guarded actions, where the key has to come from the lease.
             .given_keys_only()
             .build()?;
-        // Otherwise reqwest would send the key to another origin after a redirect.
+        // Follow no redirect to another origin, because reqwest would send the key there.
         let direct = reqwest::Client::builder().redirect(same_origin_redirects()).build()?;
         let client = ClientBuilder::new(direct).with(middleware).build();
         Ok(Self { url: format!("{}/payments", url.trim_end_matches('/')), client })

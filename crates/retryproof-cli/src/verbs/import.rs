@@ -44,7 +44,7 @@ const LEASE: Duration = Duration::from_secs(10);
 /// The holder's label in imported records.
 const HOLDER: &str = "retryproof import";
 
-/// How many lines had which result.
+/// How many lines had each result.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ImportCounts {
     pub(super) created: u64,

@@ -51,8 +51,8 @@ enum Screen {
     Json,
 }
 
-/// Shows snapshots until Ctrl-C, until the reader closes the pipe, or until the requested number is
-/// reached.
+/// Shows snapshots until Ctrl-C, until the reader closes the pipe, or until the requested number of
+/// snapshots has been shown.
 pub(crate) async fn top(
     arguments: &TopArguments,
     config: &IdempotencyConfig,

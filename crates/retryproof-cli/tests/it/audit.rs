@@ -246,7 +246,8 @@ fn ops_10_nothing_changes_without_the_audit_table_on_every_server() {
     nothing_changes_without_the_table(&mariadb());
 }
 
-/// A user with the privileges of a service: it does not need the audit table, and may not intervene.
+/// A service's database user needs no privileges on the audit table. Without them, a service works,
+/// but verbs that change records are refused.
 #[test]
 fn ops_10_nothing_changes_without_privileges_on_the_audit_table() {
     for (owner, quote) in [(postgres(), '"'), (mariadb(), '`')] {
@@ -322,7 +323,8 @@ fn ops_10_a_reason_has_its_bound_on_every_store() {
     }
 }
 
-/// An operator's list shows the digest that a store with hashed identities keeps (ID-5).
+/// In a store with hashed identities, the audit entries contain the key's digest, not the key
+/// (ID-5).
 #[test]
 fn ops_10_id_5_a_hashed_store_audits_digests() {
     let place = Place::hashed_sqlite();

@@ -122,7 +122,7 @@ fn cmp_8_a_result_that_cannot_be_read_is_left_out_of_an_export() {
     assert_eq!((code(&exported), out(&exported).lines().count()), (5, 1), "{}", err(&exported));
 }
 
-/// A key of a Redis server, behind the command's back.
+/// A key on a Redis server, which a test reads and changes without the command `retryproof`.
 pub(crate) struct RedisKey {
     server: String,
     key: Vec<u8>,

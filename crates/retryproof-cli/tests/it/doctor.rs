@@ -192,11 +192,11 @@ fn ops_5_a_server_that_is_away_or_a_wrong_setting_has_its_exit_code() {
     }
 }
 
-/// The user `nobody`, for whom permissions count, also if the tests run as root.
+/// The user `nobody`, whom file permissions restrict even if the tests run as root.
 const NOBODY: u32 = 65_534;
 
-/// The command as a user who may only do what the permissions of `place` allow: this one, or
-/// `nobody` if this one is root. `nobody` may not be allowed to reach the command's own file, so the
+/// The command as a user whom the permissions of `place` restrict: the current user, or `nobody` if
+/// the current user is root. Because `nobody` may be unable to read the command's own file, the
 /// command is copied.
 fn as_a_user_without_rights(place: &Place) -> Command {
     let mut command = place.retryproof([""; 0]);

@@ -79,7 +79,7 @@ fn id_5_the_printed_schema_and_the_settings_hide_the_secret() {
 }
 
 /// Plain keys are hashed by the store that imports them. Digests only fit a store with the same
-/// secret; in any other store, a retry would not find its result, and would run again.
+/// secret; in any other store, a retry would not find its result, and would run the work again.
 #[test]
 fn id_5_records_move_to_a_store_where_their_keys_find_them() {
     let (plain, hashed, same) = (Place::sqlite(), Place::hashed_sqlite(), Place::hashed_sqlite());

@@ -87,7 +87,7 @@ fn ops_2_a_wrong_position_or_limit_is_a_usage_error() {
     }
 }
 
-/// Runs a verb in a process that may allocate only some memory.
+/// Runs a verb in a process that can allocate at most this much memory.
 #[cfg(target_os = "linux")]
 fn within(mebibytes: usize, place: &Place, arguments: &[&str]) -> std::process::Output {
     let mut shell = std::process::Command::new("sh");
@@ -131,7 +131,7 @@ fn ops_2_a_list_keeps_only_what_it_prints_in_memory() {
     assert!(!all.status.success(), "the limit has no effect");
 }
 
-/// Showing a result takes several times its size, because bytes become text.
+/// Showing a result takes several times its size in memory, because bytes become text.
 #[cfg(target_os = "linux")]
 #[test]
 fn ops_1_get_decodes_only_a_result_that_it_prints() {

@@ -266,7 +266,8 @@ async fn seal_8_the_keys_can_be_in_postgres() {
     admin.execute(sqlx::AssertSqlSafe(drop)).await.unwrap();
 }
 
-/// An export keeps what is sealed, and an import into a store that seals writes nothing plain.
+/// An export leaves sealed results sealed, and an import into a store with sealed results writes no
+/// plain result.
 #[test]
 fn seal_5_sealed_answers_move_as_they_are() {
     let (plain, sealed) = (Place::hashed_sqlite(), Place::sealed_sqlite());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the server says, and whether the client obeys it.
+//! The server's instructions in an answer, and whether the client follows them.
 
 use retryproof_client::{GaveUp, IdempotentResponse as _};
 

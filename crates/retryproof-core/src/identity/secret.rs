@@ -337,7 +337,8 @@ mod tests {
         assert_eq!((hashed.to_string(), stored.to_string()), (shown.clone(), shown.clone()));
         assert_ne!(plain.to_string(), shown);
         assert_eq!(hashed.clone().stored(&two), plain.clone().stored(&two));
-        // An identity that a scan has returned is printed unchanged and is not hashed again.
+        // An identity that a scan has returned is printed with the same digits as before, and is not
+        // hashed again.
         let read = Identity::of("a", stored.key().expose()).unwrap().read_back(&one);
         assert_eq!((read.to_string(), read.stored(&one)), (shown, stored));
         assert_eq!(plain.clone().read_back(&one).stored(&one), plain.clone().stored(&one));

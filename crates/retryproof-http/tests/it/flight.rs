@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Duplicates: those that arrive while the first request runs (HTTP-10), and the design's table of
-//! common mistakes.
+//! Duplicates: those that arrive while the first request runs (HTTP-10), and common mistakes.
 
 use std::time::Duration;
 

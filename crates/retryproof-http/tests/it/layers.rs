@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The order of layers (the rows of the crate's table), and "never twice" (HTTP-15).
+//! The order of layers (the table in the HTTP guide), and "never twice" (HTTP-15).
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

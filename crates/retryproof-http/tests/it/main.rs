@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The filter against its rules: HTTP-1 to HTTP-21, ANN-6, and the rows of the design's tables.
+//! Tests of the filter's rules, HTTP-1 to HTTP-21 and ANN-6, and of the table of layers in the HTTP
+//! guide.
 
 mod request;
 mod socket;

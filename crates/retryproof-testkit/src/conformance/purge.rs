@@ -162,8 +162,8 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     }
 }
 
-/// A record that was used again counts as new. A purge does not delete it because of its old
-/// expiry.
+/// A record that is granted, extended or completed after it has expired gets a new expiry. A purge
+/// then ignores the old one.
 pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     // `granted_again` is a key that is granted again after its result's ttl.
     let granted_again = s.id("granted again");

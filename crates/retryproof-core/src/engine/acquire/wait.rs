@@ -20,8 +20,8 @@ use crate::outcome::InFlight;
 use crate::payload::StoredResult;
 use crate::store::{LiveLease, Peeked};
 
-/// How long a leader pauses after a failed store call, or while the key is free but no permit is.
-/// The pauses grow, so that the waiters of many keys do not flood the store.
+/// How long a leader pauses after a failed store call, or while the key is free but no permit is
+/// available. The pauses grow, so that the waiters of many keys do not flood the store.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 
 /// The shortest wait. A lock can still prevent a takeover after the lease is over. Without a pause,

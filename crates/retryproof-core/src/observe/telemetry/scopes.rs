@@ -49,8 +49,8 @@ impl MeasuredScopes {
         &self.other
     }
 
-    /// Returns the scope called `name`, or the entry for all other scopes if no more scopes can be
-    /// named. The flag tells whether this call added the scope.
+    /// Returns the scope called `name`, or the entry for all other scopes if [`MAX_SCOPES`] other
+    /// scopes already have entries of their own. The flag tells whether this call added the scope.
     pub(super) fn get(&self, name: &str) -> (Arc<MeasuredScope>, bool) {
         if name == OTHER_SCOPES {
             return (Arc::clone(&self.other), false);
