@@ -36,7 +36,7 @@ pub(crate) struct Load {
 
 struct Connection {
     stream: TcpStream,
-    /// When the request that has no answer yet was sent.
+    /// When the unanswered request was sent; `None` if every request is answered.
     sent: Option<Instant>,
     answer: Vec<u8>,
 }
@@ -104,7 +104,7 @@ impl Load {
 }
 
 impl Connection {
-    /// A request is far smaller than a socket's buffer, which is empty, so one write sends it all.
+    /// Sends a request in one write. It is far smaller than the socket's buffer, which is empty.
     fn send(&mut self, request: &[u8]) -> std::io::Result<()> {
         self.answer.clear();
         self.sent = Some(now());

@@ -2,7 +2,7 @@
 //! [`DynStore`], the contract with boxed futures, and [`SharedStore`], an engine's store with its
 //! capabilities.
 //!
-//! This file has over 400 lines because it contains each call of the contract twice: boxed and
+//! This file is over 400 lines long because it contains each call of the contract twice: boxed and
 //! forwarded.
 
 use std::any::TypeId;

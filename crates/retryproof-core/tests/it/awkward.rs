@@ -39,7 +39,7 @@ struct Inner {
     says: bool,
     /// The delay with which the store reports a change.
     late: Duration,
-    /// Whether the store leaves acquires and looks without an answer.
+    /// Whether the store leaves acquires and peeks unanswered.
     silent: AtomicBool,
     purges: AtomicUsize,
     /// How many batches of expired records are left; each takes a second.
@@ -213,8 +213,8 @@ async fn sto_4_sto_5_a_purge_that_is_never_answered_is_a_failed_round() {
     assert_eq!(store.0.purges.load(Ordering::SeqCst), 2);
 }
 
-/// A first look can take long: MariaDB, for example, waits a second for a locked row. If the first
-/// look takes longer than the caller's wait, it is the only call.
+/// The first acquire can take long: MariaDB, for example, waits a second for a locked row. If the
+/// first acquire takes longer than the caller's wait timeout, no other call follows.
 #[tokio::test(start_paused = true)]
 async fn acq_6_a_first_look_that_outlasts_the_wait_is_the_last_one() {
     let slow = SlowStore::new(MemoryStore::new(), Duration::ZERO, WAIT + 500 * MS);

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use retryproof_core::{ErrorKind, IdempotencyConfig};
 
-/// The part of the next test that runs in a separate process. Without that test, it does nothing.
+/// The part of the next test that runs in a separate process. It does nothing unless that test
+/// starts it.
 #[test]
 fn cfg_1_child_reads_the_process_environment() {
     if let Ok(path) = std::env::var("RETRYPROOF_TEST_CONFIG") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine on the memory store, in paused time: outcomes, waits, heartbeats, ends.
+//! The engine on the memory store, in paused time: outcomes, waits, heartbeats, and the ends of
+//! leases.
 //!
 //! This file is over 400 lines long because the outcomes of each stage of the engine belong
 //! together.

@@ -105,7 +105,7 @@ impl Lab {
         })
     }
 
-    /// Checks that nothing is left running after every call has ended (L6, L9).
+    /// Checks that nothing is left running after every call has ended.
     async fn is_at_rest(&self) {
         self.faults.clear();
         // Background work is finished within the length of the lease.
@@ -173,9 +173,9 @@ impl Ended {
         self.result.as_ref().ok().map(|report| report.recorded)
     }
 
-    /// Checks that the outcome is true (S10). For `Executed`, this call ran the action once. For
-    /// `Replayed` and `InFlight`, it did not run the action, unless its completion was refused. For
-    /// a store error before the action, it ran nothing.
+    /// Checks that the outcome is true (S10 of the history checker). For `Executed`, this call ran
+    /// the action once. For `Replayed` and `InFlight`, it did not run the action, unless its
+    /// completion was refused. For a store error before the action, it ran nothing.
     #[track_caller]
     fn is_true(&self, what: &str) {
         let runs = match &self.result {

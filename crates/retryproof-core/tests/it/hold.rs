@@ -46,7 +46,7 @@ async fn attempt(
 }
 
 /// Checks that the key is taken for the rest of the lease, and that the next run takes over,
-/// because the last one may have had an effect.
+/// because the last run may have had an effect.
 async fn is_held(engine: &IdempotencyEngine, key: &str) {
     assert!(attempt(engine, key).await.unwrap().is_in_flight(), "{key}");
     advance(9_001 * MS).await;

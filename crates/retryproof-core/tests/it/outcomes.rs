@@ -22,7 +22,7 @@ const MS: Duration = Duration::from_millis(1);
 pub(crate) struct Told(Arc<Mutex<Vec<u8>>>);
 
 impl Told {
-    /// Collects from this thread as long as the guard exists.
+    /// Collects what this thread logs, until the guard is dropped.
     pub(crate) fn listen() -> (Self, DefaultGuard) {
         let told = Self::default();
         let writer = told.clone();

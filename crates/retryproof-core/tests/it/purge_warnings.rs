@@ -49,7 +49,7 @@ fn engine(answers: Vec<Result<usize>>) -> IdempotencyEngine {
     IdempotencyEngine::builder(store).config(config).build().unwrap()
 }
 
-/// The first lease starts the purge.
+/// Acquires the engine's first lease, which starts the purge.
 async fn begin(engine: &IdempotencyEngine) {
     let ctx = IdempotencyContext::builder("purges", "k").build().unwrap();
     assert!(engine.execute(ctx, || async { Ok::<_, &str>(1) }).await.unwrap().is_executed());

@@ -130,8 +130,8 @@ async fn run_5_a_shutdown_ends_those_that_wait_for_a_permit() {
     drop(busy);
 }
 
-/// The leader's future was polled once, and then neither polled nor dropped, such as a future that
-/// lost a `select!` or that waits behind other work.
+/// The leader's future is polled once, and then neither polled nor dropped, like a future that lost
+/// a `select!` or that waits behind other work.
 #[tokio::test(start_paused = true)]
 async fn acq_5_acq_6_a_follower_asks_once_for_itself_when_its_leader_is_not_polled() {
     for end in ["completed", "released", "held"] {

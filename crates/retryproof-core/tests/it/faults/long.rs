@@ -67,8 +67,8 @@ async fn sto_5_a_beat_that_is_swallowed_is_cut_off_at_the_operation_timeout() {
     assert!(holder.await.unwrap().is_executed());
 }
 
-/// There are more leases than beats that may be in flight at once. Leases that pause between their
-/// tries do not keep others from beating.
+/// There are more leases than heartbeats that can be in flight at once. Leases that pause between
+/// two tries do not keep other leases from sending heartbeats.
 #[tokio::test(start_paused = true)]
 async fn run_1_run_2_many_long_leases_that_rest_between_tries_keep_no_short_one_from_beating() {
     const HOUR: Duration = Duration::from_secs(3_600);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A store that becomes unavailable while an action runs. If that takes 0.4 leases, nothing is
-//! lost. If it takes two leases, the action is notified of the loss.
+//! A store that becomes unavailable while an action runs. If the outage lasts 0.4 leases, nothing
+//! is lost. If it lasts two leases, the action is notified that its lease is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

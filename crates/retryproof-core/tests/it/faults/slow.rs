@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A slow store: beats give up in time, the holder is notified, and outcomes stay true.
+//! A slow store: heartbeats are cut off in time, the holder is notified, and outcomes stay true.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -94,7 +94,8 @@ impl Story {
     }
 }
 
-/// Callers notice nothing if one call is refused, loses its answer or panics, whichever call it is.
+/// Callers notice nothing if a single store call, whichever it is, is refused, loses its answer or
+/// panics.
 #[tokio::test(start_paused = true)]
 async fn acq_9_cmp_3_one_refused_call_or_lost_answer_is_noticed_by_nobody() {
     for fault in [Fault::Refused, Fault::AnswerLost, Fault::Panicked, Fault::AnswerPanicked] {
@@ -115,8 +116,9 @@ async fn acq_9_cmp_3_one_refused_call_or_lost_answer_is_noticed_by_nobody() {
     }
 }
 
-/// A single call that gets no answer, with or without its effect, costs at most its own caller:
-/// every outcome is true and in time, the key settles, and nothing runs twice.
+/// A single store call that gets no answer, whether or not it took effect, can fail at most the
+/// call that made it: every outcome is true and in time, the key ends up with a result, and nothing
+/// runs twice.
 #[tokio::test(start_paused = true)]
 async fn acq_6_sto_5_one_swallowed_call_costs_its_own_caller_at_most() {
     for fault in [Fault::Swallowed, Fault::AnswerSwallowed] {
@@ -144,7 +146,7 @@ async fn acq_6_sto_5_one_swallowed_call_costs_its_own_caller_at_most() {
     }
 }
 
-/// If every n-th call fails, or even every call, outcomes stay true and in time.
+/// If every n-th store call fails, or even every one, outcomes stay true and in time.
 #[tokio::test(start_paused = true)]
 async fn sto_5_every_nth_call_may_fail() {
     for fault in [
@@ -181,8 +183,8 @@ async fn sto_5_every_nth_call_may_fail() {
     }
 }
 
-/// If two calls are refused or get no answer, the same is true as after one fault, except that
-/// callers may notice the faults.
+/// If two store calls are refused or get no answer, the same is true as after one fault, except
+/// that callers may notice the faults.
 #[tokio::test(start_paused = true)]
 async fn cmp_2_any_two_faults_keep_outcomes_true() {
     for (first, second) in [
