@@ -39,7 +39,8 @@ const CASES: [Case; 6] = [
         compile: false,
     },
     Case {
-        // A store adds nothing that only the other stores need, not even to the lock file.
+        // A user of one store gets no crate that only other stores need, not even in the lock file:
+        // Redis does not need sqlx.
         name: "one-server",
         dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"redis-tls\"] }",
         lock: (false, "name = \"sqlx-core\""),

@@ -161,7 +161,8 @@ pub(super) fn one(args: &[String]) -> Result<(), String> {
     };
     let count = count.parse().map_err(|_| "http load: COUNT is not a number")?;
     let load = Load::new(address, super::CONNECTIONS)?;
-    // These keys are new even for a server that has served requests before.
+    // Number the fresh keys from a start that depends on this process, so that they are new even to
+    // a server that has served earlier batches.
     load.fresh.store(u64::from(std::process::id()) * 10_000_000, Ordering::Relaxed);
     load.batch(path, keys, count).map(drop)
 }

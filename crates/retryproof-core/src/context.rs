@@ -84,7 +84,7 @@ impl IdempotencyContext {
         self.fingerprint.as_ref()
     }
 
-    /// Whom the call's result is about (SEAL-3).
+    /// The person or tenant whom the call's result is about (SEAL-3).
     #[must_use]
     pub fn subject(&self) -> Option<&str> {
         self.subject.as_ref().map(|subject| &*subject.0)

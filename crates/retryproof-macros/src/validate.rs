@@ -65,7 +65,7 @@ pub(crate) enum Expansion {
 pub(crate) struct Keyed {
     pub(crate) key: Expr,
     pub(crate) fingerprint: Option<Expr>,
-    /// Whom the result is about (SEAL-3).
+    /// The person or tenant whom the result is about (SEAL-3).
     pub(crate) subject: Option<Expr>,
     pub(crate) codec: Option<Expr>,
     pub(crate) completion: Option<CompletionMode>,

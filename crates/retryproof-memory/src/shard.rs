@@ -3,8 +3,8 @@
 //! run under the shard's lock. No method waits, wakes a waiter or drops a result: each returns the
 //! notification to fire and the values to drop after the lock is released.
 //!
-//! The file has over 400 lines because the lookups and the transitions are inlined into each other,
-//! and their instruction counts are published.
+//! This file is over 400 lines long because the lookups and the transitions are inlined into each
+//! other, and their instruction counts are published.
 
 use std::sync::Arc;
 

@@ -9,8 +9,8 @@
 //! Every write except the DELETE of a purge changes one row, which it finds by primary key, and
 //! commits immediately. Two such writes therefore cannot deadlock.
 //!
-//! This file has over 400 lines because the statements share their conditions, and each statement's
-//! rules are next to its text.
+//! This file is over 400 lines long because the statements share their conditions, and each
+//! statement's rules are next to its text.
 
 mod bound;
 

@@ -2,8 +2,8 @@
 //! Every statement as constant text, with its bind order. Three statements call functions, whose
 //! bodies are in `migrations/`.
 //!
-//! This file has over 400 lines because each statement's text is beside its rules, and many of the
-//! statements share the SQL that reads the clock.
+//! This file is over 400 lines long because each statement's text is beside its rules, and many of
+//! the statements share the SQL that reads the clock.
 
 pub(crate) mod bound;
 

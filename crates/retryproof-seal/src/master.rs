@@ -28,7 +28,7 @@ pub struct WrappedKey {
 /// (SEAL-3). [`MasterKeys`] is the provider for keys in a file. Implement this trait for a service
 /// that keeps master keys.
 ///
-/// An engine waits for at most `operation-timeout`.
+/// An engine waits for a provider for at most `operation-timeout`.
 pub trait KeyProvider: fmt::Debug + Send + Sync + 'static {
     /// The id of the master key that [`wrap`](Self::wrap) uses.
     fn current(&self) -> &str;

@@ -118,7 +118,9 @@ impl SqliteStore {
                 .because(error)
             })?;
         answer.await.unwrap_or_else(|_| {
-            Err(Error::unavailable("the thread of the operator's call ended without a result"))
+            Err(Error::unavailable(
+                "the thread that ran the operator's call ended without a result",
+            ))
         })
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Subject`]: a store under test, with the abilities beyond the contract that the kit can use.
 //!
-//! This file has over 400 lines because `Concrete`, which lets the erased and the concrete form
+//! This file is over 400 lines long because `Concrete`, which lets the erased and the concrete form
 //! share one store, implements every method of the contract again.
 
 use std::fmt;

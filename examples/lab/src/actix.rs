@@ -143,7 +143,8 @@ async fn tenant(_user: User, request: HttpRequest, body: Bytes) -> HttpResponse 
     run(request, body).await
 }
 
-/// A handler without an annotation. The middleware guards it, or nothing does.
+/// A handler without an annotation. The middleware guards it on `/lab/layered`; nothing guards it
+/// on `/open/echo`.
 async fn plain(_user: User, request: HttpRequest, body: Bytes) -> HttpResponse {
     run(request, body).await
 }

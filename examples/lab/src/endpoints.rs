@@ -54,7 +54,8 @@ async fn tenant(_user: User, headers: HeaderMap, body: Bytes) -> Response {
     run(&headers, &body).await
 }
 
-/// A handler without an annotation. The layer guards it, or nothing does.
+/// A handler without an annotation. The layer guards it on `/lab/layered`; nothing guards it on
+/// `/open/echo`.
 async fn plain(_user: User, headers: HeaderMap, body: Bytes) -> Response {
     run(&headers, &body).await
 }

@@ -110,8 +110,9 @@ pub const EXCUSES: [Row; 18] = [
             ("memory", 0, 0),
             // This store has no connections.
             ("sqlite", 0, 0),
-            // One cut a second disturbs one worker of eight, and every fifth cut disturbs all
-            // workers. Every 12 s, the server is unavailable. Measured: 28 and 12.
+            // There is one cut a second. Most cuts disturb one of the eight workers, but every
+            // fifth disturbs all of them. Every 12 s, the server is unavailable. Measured: 28 and
+            // 12.
             ("*", 40, 15),
         ],
     },

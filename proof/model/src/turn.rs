@@ -28,7 +28,7 @@ impl Protocol {
         self.turn(state, action).map(|turn| turn.state)
     }
 
-    /// As [`step`](Self::step), with what the step showed.
+    /// Like [`step`](Self::step), but also returns what the step showed.
     #[must_use]
     pub fn turn(&self, state: &State, action: Action) -> Option<Turn> {
         if !state.wrong.is_empty() {

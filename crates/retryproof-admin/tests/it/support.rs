@@ -156,7 +156,7 @@ pub(crate) fn running(left: Option<u64>, held_for: u64, holder: &str) -> RecordS
     )
 }
 
-/// As [`running`], with a note that a newer version of the library wrote.
+/// Like [`running`], with a note that a newer version of the library wrote.
 pub(crate) fn newer() -> RecordSummary {
     let owner = OwnerId::new();
     let mut note = HolderNote::new(owner, Duration::from_secs(30), None, "").as_bytes().to_vec();

@@ -33,8 +33,8 @@ pub(super) struct ShadowClients {
     pub(super) passing: Arc<StoreClient>,
 }
 
-/// Creates the clients for the scopes in shadow mode, and logs one warning for each of them.
-/// Returns `None` if there is no such scope.
+/// Creates the two clients that serve the scopes in shadow mode, and logs one warning for each such
+/// scope. Returns `None` if no scope is in shadow mode.
 pub(super) fn stand_in(
     store: &Arc<StoreClient>,
     config: &IdempotencyConfig,

@@ -88,7 +88,8 @@ pub struct ForceRequest {
     /// Whether a release or a resolve may end a live lease, whose holder may still be running the
     /// work.
     pub even_if_live: bool,
-    /// Whom the result of a resolve is about, if the store has sealed results (SEAL-3).
+    /// The person or tenant whom the result of a resolve is about, if the store has sealed results
+    /// (SEAL-3).
     pub(crate) subject: Option<SubjectName>,
 }
 

@@ -102,7 +102,8 @@ async fn run_5_a_permit_wakes_one_waiter_at_once() {
     while !waiters.is_empty() {
         log.clear();
         drop(busy.take_permit());
-        // No time passes, so no poll of the store finds the free permit.
+        // The clock stands still during these yields, so no waiter's pause ends. Only the free
+        // permit can wake a waiter.
         for _ in 0..50 {
             tokio::task::yield_now().await;
         }

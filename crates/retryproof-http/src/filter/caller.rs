@@ -227,7 +227,8 @@ pub enum Caller {
     Refused(Box<Response<Bytes>>),
 }
 
-/// Does not show the caller, who is the subject of sealed results (SEAL-3).
+/// Does not print the caller, because the name can identify a person, the data subject of sealed
+/// results (SEAL-3).
 impl fmt::Debug for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

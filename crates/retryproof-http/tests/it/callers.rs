@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who the caller is (HTTP-16).
+//! How the filter finds out who the caller of a request is (HTTP-16).
 
 use axum::Router;
 use axum::routing::any;

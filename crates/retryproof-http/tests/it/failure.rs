@@ -2,8 +2,7 @@
 //! Failures of the store, the engine or a completion: the guard fails closed, with typed errors,
 //! and nothing runs twice unnoticed (HTTP-14, CMP-2 to CMP-9).
 //!
-//! This file is over 400 lines long because all failures of store, engine and completion use one
-//! world.
+//! This file is over 400 lines long because the tests of all failures share one set of helpers.
 
 use std::time::Duration;
 

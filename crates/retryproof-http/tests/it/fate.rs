@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The fate of a response: stored, released, held, or a tombstone (HTTP-6, HTTP-7, HTTP-13).
 //!
-//! This file is over 400 lines long because all ends of a response use the same scripted bodies.
+//! This file is over 400 lines long because the tests of all fates share the same scripted bodies.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -250,7 +250,8 @@ async fn http_6_cmp_4_the_response_says_that_it_was_recorded() {
     assert_eq!(recorded(&released, "k").await, None);
 }
 
-/// Sends the first request and one duplicate; the duplicate of a tombstone is refused.
+/// Sends a first request and one duplicate, and checks that the duplicate is refused because the
+/// record is a tombstone.
 async fn expect_tombstone(app: &Router, runs: &Runs) -> (Answer, Answer) {
     let first = send(app, post("/pay", "k", "")).await;
     let again = send(app, post("/pay", "k", "")).await;

@@ -19,7 +19,8 @@ use retryproof_memory::MemoryStore;
 pub(crate) enum Fault {
     /// Fails without an effect.
     Fails(ErrorKind),
-    /// Takes effect, but its answer is lost, this many times.
+    /// Takes effect, but its answer is lost. This happens to the given number of calls; later calls
+    /// succeed.
     LosesAnswer(usize),
     /// Answers with this delay.
     Slow(Duration),
@@ -57,7 +58,7 @@ impl Faulty {
         self.script.lock().faults.clear();
     }
 
-    /// The calls since the last use of this function, by operation.
+    /// The number of calls of each operation since the last call of this function.
     pub(crate) fn calls(&self) -> Vec<(&'static str, usize)> {
         let mut calls: Vec<_> = self.script.lock().calls.drain().collect();
         calls.sort_unstable();

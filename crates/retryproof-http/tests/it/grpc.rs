@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The gRPC form with frames that are built by hand: what tonic would not send, and what its own
-//! services never do. Calls through tonic and real sockets are tested in `examples/grpc`.
+//! Tests the gRPC guard with frames that are built by hand: requests that tonic would not send, and
+//! responses that tonic's services never give. Calls through tonic and real sockets are tested in
+//! `examples/grpc`.
 //!
 //! This file is over 400 lines long because each form of a response is built by hand.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The filter's hook on fates (HTTP-7).
+//! The filter's hook that decides the fate of a response (HTTP-7).
 
 use axum::Router;
 use axum::response::{IntoResponse, Response};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fingerprints of canonical JSON: what they cost, and where (FP-3).
+//! Fingerprints of canonical JSON: which of them another thread computes (FP-3).
 
 use std::future::Future as _;
 use std::pin::pin;

@@ -44,7 +44,7 @@ impl io::Write for Log {
 }
 
 impl Log {
-    /// Takes everything that this thread logs from now on.
+    /// Captures everything that this thread logs while the guard lives.
     fn start() -> (Self, tracing::subscriber::DefaultGuard) {
         let log = Self::default();
         let writer = log.clone();

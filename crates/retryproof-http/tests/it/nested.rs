@@ -15,7 +15,7 @@ use crate::world::{Annotated, Runs, STD, filter, filter_with, post, request, sen
 
 static MAIL: Policy = Policy::new("mail");
 
-/// An app that charges, then calls `inner` with `mail` and returns its response.
+/// An app that charges, then sends the request `mail` to `inner`, and returns its response.
 fn charging(inner: &Router, mail: fn() -> Request<Body>) -> (Router, Runs) {
     let (runs, inner) = (Runs::default(), inner.clone());
     let order = {

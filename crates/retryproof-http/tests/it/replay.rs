@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a replay is made of (HTTP-8, HTTP-9).
+//! Which parts of the first response a replay contains (HTTP-8, HTTP-9).
 
 use axum::Router;
 use axum::body::Body;

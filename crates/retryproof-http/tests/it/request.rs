@@ -31,8 +31,8 @@ fn echo(filter: &IdempotencyFilter) -> (Router, Runs) {
     (Router::new().route("/pay", any(handler).layer(filter.guard(STD.methods(Methods::All)))), runs)
 }
 
-/// A body of these frames, and an error at the end if there is one. It has no known length, and
-/// counts the bytes that are read.
+/// A body that sends these frames, the last of which can be an error. It has no known length, and
+/// counts how often it is polled.
 struct Frames {
     frames: VecDeque<Result<Frame<Bytes>, std::io::Error>>,
     read: Runs,

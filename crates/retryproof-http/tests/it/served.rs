@@ -327,7 +327,7 @@ async fn http_18_run_8_a_run_that_was_taken_over_is_lost_and_an_unrecorded_one_u
     }
 }
 
-/// One outcome, as expected in the log and at an observer.
+/// Expects this one outcome both in the log and at the observer.
 fn both(outcome: &str) -> (Vec<String>, Vec<String>) {
     (vec![outcome.to_owned()], vec![outcome.to_owned()])
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Over real sockets, HTTP/1.1 and HTTP/2 without TLS: clients that disconnect, uploads, framing
-//! (HTTP-5, HTTP-12, HTTP-17).
+//! Tests over real sockets, with HTTP/1.1 and HTTP/2 without TLS: clients that disconnect, uploads,
+//! framing (HTTP-5, HTTP-12, HTTP-17).
 //!
 //! This file is over 400 lines long because all cases share one raw client, which speaks both
 //! protocols.

@@ -42,7 +42,7 @@ impl io::Write for Closed {
 }
 
 impl Closed {
-    /// Collects what the filter `filter`, such as `info`, lets through.
+    /// Collects the log lines that the tracing filter `filter`, such as `info`, lets through.
     fn listen(filter: &str) -> (Self, tracing::subscriber::DefaultGuard) {
         let closed = Self::default();
         let writer = closed.clone();

@@ -20,7 +20,7 @@ use retryproof_http::{IdempotencyFilter, Policy};
 use retryproof_memory::MemoryStore;
 use tower::ServiceExt as _;
 
-/// A policy with recognisable values: 1 h, 5 s, 2 s.
+/// A policy with three different values: a ttl of 1 h, a lease of 5 s and a wait timeout of 2 s.
 pub(crate) const STD: Policy = Policy::new("std")
     .with_ttl(Duration::from_secs(3600))
     .with_lease(Duration::from_secs(5))

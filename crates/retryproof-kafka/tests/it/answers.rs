@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{COMMITS_EVERY, Mock, PATIENCE, SCOPE, counting, start, until, waiting};
 
-/// The lease of another owner, with room for many renewals, even on a busy machine.
+/// The lease of another owner, long enough that even a busy machine renews it in time.
 const LEASE: Duration = Duration::from_secs(10);
 
 #[tokio::test]

@@ -57,7 +57,8 @@ impl Mock {
         Self { producer: producer.expect("a producer"), cluster, engine }
     }
 
-    /// Without `auto.offset.reset`, so a new group starts with the first message.
+    /// Client settings without `auto.offset.reset`, so that a new group starts with the first
+    /// message.
     pub(crate) fn client(&self) -> ClientConfig {
         let mut client = ClientConfig::new();
         client
@@ -98,8 +99,8 @@ impl Mock {
         self.producer.send(record, Timeout::Never).await.expect("stored");
     }
 
-    /// Publishes a message with one header of this name, which need not be text. No client would send
-    /// it, so the request is written byte by byte.
+    /// Publishes a message with one header of this name, which need not be valid text. No client
+    /// would send such a name, so the request is written byte by byte.
     pub(crate) async fn publish_named(&self, header: &'static [u8]) {
         let broker = self.cluster.bootstrap_servers();
         let sent = spawn_blocking(move || unreadable::produce(&broker, header));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A message that rdkafka cannot read: a header name that is not UTF-8. No client would publish it
-//! either, so the request is written in Kafka's protocol by hand.
+//! A message that rdkafka cannot read, because the name of a header is not UTF-8. No client would
+//! publish such a message, so the request is written by hand in Kafka's protocol.
 
 use std::io::{Error, Read, Result, Write};
 use std::net::TcpStream;

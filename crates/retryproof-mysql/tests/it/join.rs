@@ -63,7 +63,8 @@ impl World {
         stranger().await.fetch_one(count).await.unwrap().get(0)
     }
 
-    /// How many leases were completed, failed and lost; each lease ends once.
+    /// Returns how many leases were completed, failed and lost, and checks that each lease has
+    /// ended exactly once.
     pub(crate) fn ends(&self) -> (u64, u64, u64) {
         let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
         assert_eq!(acquired, completed + failed + lost);

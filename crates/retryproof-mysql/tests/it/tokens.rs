@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fencing tokens if the clock steps back (ACQ-10), what a release leaves, and the purge.
+//! Fencing tokens when the clock steps back (ACQ-10), what a release leaves in the table, and the
+//! purge.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,8 +86,8 @@ async fn acq_10_a_grant_that_waited_for_a_lock_draws_under_it() {
 }
 
 /// A beat that waits for the row's lock extends the lease from the instant at which it gets the
-/// lock. If it counted from the start of the statement, the lease would end earlier than a faster
-/// beat, which was sent later, has set.
+/// lock. If the extension counted from the start of the statement, this late beat would shorten a
+/// lease that a faster beat, sent later, has already extended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_1_a_beat_that_waited_for_a_lock_counts_from_the_lock() {
     const LOCKED: Duration = Duration::from_millis(600);

@@ -107,7 +107,7 @@ impl TestStreams {
         self.consumer_over(&self.jetstream, config).await
     }
 
-    /// The same consumer, over another connection.
+    /// The consumer of this test with the settings `config`, over the connection of `jetstream`.
     pub(crate) async fn consumer_over(
         &self,
         jetstream: &Context,

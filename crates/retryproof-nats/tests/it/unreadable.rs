@@ -12,7 +12,8 @@ use tokio::net::TcpStream;
 
 use crate::support::{TestStreams, counting, start, until, url};
 
-/// Writes the request by hand, because the client does not send such headers.
+/// Publishes a message with a header that is not UTF-8. The request is written by hand, because the
+/// client does not send such headers.
 async fn publish_not_utf8(streams: &TestStreams) {
     let before = streams.info().await.num_pending;
     let mut line =

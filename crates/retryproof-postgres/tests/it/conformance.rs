@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kit (STO-2): on PostgreSQL, and again behind pgbouncer in transaction mode.
+//! The conformance kit (STO-2): on PostgreSQL, and again behind pgbouncer in transaction mode.
 
 use std::sync::Arc;
 

@@ -106,7 +106,8 @@ impl World {
         self.table.stranger().await.number(sql).await
     }
 
-    /// How many leases were completed, failed and lost; each lease ends once.
+    /// Returns how many leases were completed, failed and lost, and checks that each lease has
+    /// ended exactly once.
     pub(crate) fn ends(&self) -> (u64, u64, u64) {
         let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
         assert_eq!(acquired, completed + failed + lost);
@@ -403,7 +404,7 @@ async fn cmp_7_postgres_a_connection_that_dies_at_the_commit_leaves_neither() {
     world.end().await;
 }
 
-/// The variable that gives the other process its table and server.
+/// The environment variable that passes the table's name and the server's URL to the other process.
 const OTHER: &str = "RETRYPROOF_POSTGRES_TEST_JOINED";
 
 /// Runs as the other process: writes, joins the transaction, and waits to be killed. Without the

@@ -14,7 +14,8 @@ mod round_trips;
 mod schema;
 mod stored_form;
 mod support;
-/// The promises of every table of keys.
+/// Checks the promises that every table of keys keeps. The tests of `retryproof-seal` use the same
+/// file.
 #[cfg(feature = "seal")]
 #[path = "../../../retryproof-seal/tests/it/table.rs"]
 mod table;

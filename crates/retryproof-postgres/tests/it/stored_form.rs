@@ -22,8 +22,9 @@ use crate::support::{
 const MS: Duration = Duration::from_millis(1);
 const TRACE: TraceContext = TraceContext { trace_id: [7; 16], span_id: [9; 8], sampled: true };
 
-/// A table, and two stores on it: one of this process, and one of another process, which has not
-/// seen its records. One pair is connected directly, the other through a pooler.
+/// Two tables, each with a pair of stores. The second store of a pair acts as another process,
+/// which has not seen the table's records. One pair is connected directly, the other through a
+/// pooler.
 async fn pairs() -> Vec<(Table, PostgresStore, PostgresStore)> {
     let mut pairs = Vec::new();
     for url in [postgres(), pgbouncer()] {

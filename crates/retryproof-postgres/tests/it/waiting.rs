@@ -62,7 +62,7 @@ async fn acq_4_a_waiter_of_another_process_is_told_within_milliseconds() {
     assert!(took[30] < Duration::from_millis(40), "{took:?}");
 }
 
-/// Just before the grant, the same record was released, or another record with the same hash.
+/// Just before the grant, the same record, or another record with the same hash, was released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_4_a_waiter_is_told_of_an_earlier_end_once() {
     let table = Table::new().await;

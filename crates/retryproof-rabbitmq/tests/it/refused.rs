@@ -15,7 +15,7 @@ async fn refused(listener: &RabbitmqListener) -> Error {
     listener.run(|_| async { Ok(Verdict::failed()) }, pending()).await.expect_err("refused")
 }
 
-/// A listener with all settings that it needs.
+/// A builder with all the required settings.
 fn listener(url: &str, queue: &str) -> RabbitmqListenerBuilder {
     RabbitmqListener::builder(url, queue, "s").dead_letters("q.dead")
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kit (STO-2) on real servers: one alone, and the primary of a Sentinel group.
+//! The conformance kit (STO-2) on real servers: one alone, and the primary of a Sentinel group.
 
 use std::sync::Arc;
 

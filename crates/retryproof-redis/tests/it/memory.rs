@@ -22,7 +22,7 @@ use crate::support::server::Server;
 use crate::support::{ask, config, id, key_of, own_prefix};
 
 const LEASE: Duration = Duration::from_secs(2);
-/// Longer than a test.
+/// The time limit of a wait. Every successful wait is shorter.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn ctx(key: &str) -> IdempotencyContext {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The stored form: notes about holders (REC-2); below, the fields of the header.
+//! The stored form: notes about holders (REC-2). The module `headers` tests the fields of the
+//! header.
 
 mod headers;
 

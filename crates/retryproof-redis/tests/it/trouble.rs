@@ -184,7 +184,7 @@ async fn sto_5_a_loading_server_is_unavailable_until_it_is_done() {
     assert!(loading > 0, "no call came while it was loading");
 }
 
-/// Every call on a key, with its expected result.
+/// Checks that every call on this identity fails because its record is corrupt, and shows no key.
 async fn all_corrupt(store: &RedisStore, id: &Identity, what: &str) {
     let owner = OwnerId::new();
     for fenced in [

@@ -15,7 +15,7 @@ use crate::support::{
     DAY, LONG, completion, grant, id, key_of, own_prefix, replay, service, stranger,
 };
 
-/// The variables that give the other process its server and prefix.
+/// The environment variables that pass the server's URL and the prefix to the other process.
 const SERVER: &str = "RETRYPROOF_REDIS_TEST_SERVER";
 const PREFIX: &str = "RETRYPROOF_REDIS_TEST_PREFIX";
 

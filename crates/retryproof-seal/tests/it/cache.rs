@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SEAL-4: every process stops using a destroyed key at the latest when its cache ends.
+//! SEAL-4: every process stops using a destroyed key at the latest when its cached copy of the key
+//! expires.
 
 use std::sync::Arc;
 use std::time::Duration;

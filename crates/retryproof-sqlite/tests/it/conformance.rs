@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kit (STO-2): on the host's clock, on an injected clock, and with writes on the calling
-//! thread.
+//! The conformance kit (STO-2): on the host's clock, on an injected clock, and with writes on the
+//! calling thread.
 
 use std::sync::Arc;
 

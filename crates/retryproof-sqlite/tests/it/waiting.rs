@@ -18,7 +18,7 @@ use retryproof_sqlite::{SqliteStore, SqliteTxSource};
 
 use crate::support::{DAY, Dir, LONG, body, completion, execute, id, replay, request};
 
-/// The variable that gives the other process its file.
+/// The environment variable that passes the path of the file to the other process.
 const FILE: &str = "RETRYPROOF_SQLITE_TEST_FILE";
 
 /// The other process: holds one owner, and runs a command for each line of its input. Without the

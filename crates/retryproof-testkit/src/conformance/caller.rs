@@ -36,8 +36,8 @@ impl Subject {
         if self.is_exact() { Duration::from_secs(1) } else { 30 * MS }
     }
 
-    /// Waits until a lease or a ttl of length `over` has ended according to the store's clock. It must
-    /// have begun already.
+    /// Waits until a lease or a ttl of length `over` has ended according to the store's clock. The
+    /// lease or the ttl must have begun already.
     pub(super) async fn expire(&self, id: &Identity, over: Duration) {
         self.pass(over).await;
         if self.is_exact() {

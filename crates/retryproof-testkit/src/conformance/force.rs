@@ -2,7 +2,7 @@
 //! An operator can change a record. The change is fenced by the token that the operator saw, and is
 //! refused under a live lease unless the request allows it. The answer says what the store found.
 //!
-//! This file has over 400 lines because each action is checked in each state of a record.
+//! This file is over 400 lines long because each action is checked in each state of a record.
 
 use std::time::Duration;
 

@@ -184,8 +184,8 @@ pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
         assert_eq!(
             grants[0].took_over,
             answer == FencedWrite::NotOwner,
-            "the grant should be a takeover only if the release was refused; the release got \
-             {answer:?}, and the grants are {grants:?}"
+            "the grant should be a takeover if and only if the release was refused; the release \
+             got {answer:?}, and the grants are {grants:?}"
         );
     }
 }

@@ -77,7 +77,7 @@ async fn cmp_7_mysql_a_connection_that_dies_at_the_commit_leaves_neither() {
     world.end().await;
 }
 
-/// The variable that gives the other process its table and server.
+/// The environment variable that passes the table's name and the server's URL to the other process.
 const OTHER: &str = "RETRYPROOF_MYSQL_TEST_JOINED";
 
 /// Runs as the other process: writes, joins the transaction, and waits to be killed. Without the

@@ -14,7 +14,8 @@ const OWNER: [u8; 16] = *b"the former owner";
 const PAST: &str = "'1970-01-01'";
 const FUTURE: &str = "UTC_TIMESTAMP(6) + INTERVAL 1 HOUR";
 
-/// Writes a kept record with its last holder's note. No rule says what `expires_at` holds.
+/// Writes a kept record with its last holder's note. The caller chooses `expires_at`, because no
+/// rule fixes its value in a kept record.
 async fn keep(table: &Table, key: &str, expires_at: &str) {
     let row = format!(
         "INSERT INTO `{}` (scope, k, state, owner, token, takeovers, expires_at, purge_after, fp, \

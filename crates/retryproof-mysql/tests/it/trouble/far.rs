@@ -19,8 +19,9 @@ async fn store(table: &Table) -> (WireProxy, MysqlStore) {
     (proxy, MysqlStore::connect(config).await.expect("the store connects"))
 }
 
-/// Connecting takes three round trips, and the first statement of a connection two. One of the
-/// calls finds the connection open.
+/// Each call is dropped before the connection that it needs is open, because connecting takes three
+/// round trips. A later call finds the connection open. Its statement takes two round trips, which
+/// is less than the time until it would be dropped.
 #[tokio::test]
 async fn sto_5_a_dial_outlives_the_call_that_began_it() {
     let table = Table::new().await;

@@ -55,7 +55,7 @@ async fn sto_5_a_restarted_server_is_found_again() {
     execute(&store, &id("fresh"), "result").await;
 }
 
-/// All idle connections die at once, and the next calls, all at the same time, succeed.
+/// All idle connections die at once. The next calls, which start at the same time, succeed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_idle_connections_that_died_are_replaced_unseen() {
     let table = Table::new().await;

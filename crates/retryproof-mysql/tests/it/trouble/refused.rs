@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Connections that a running store may not use any longer, or may not open.
+//! A running store whose connections are refused, closed by the server, or too old to be used
+//! again.
 
 use std::error::Error as _;
 use std::sync::Arc;

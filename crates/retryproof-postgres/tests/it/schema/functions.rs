@@ -20,7 +20,7 @@ async fn stored(stranger: &mut Stranger, table: &Table, suffix: &str) -> (String
     (row.try_get(0).expect("a body"), row.try_get(1).expect("settings"))
 }
 
-/// Puts another body, made from the current one, into the database.
+/// Replaces the function in the database with an edited version of its current definition.
 async fn edit(table: &Table, suffix: &str, edit: impl Fn(&str) -> String) {
     let mut stranger = table.stranger().await;
     let sql = format!("SELECT pg_get_functiondef('\"{}_{suffix}\"'::regproc)", table.name);

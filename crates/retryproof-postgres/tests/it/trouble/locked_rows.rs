@@ -61,7 +61,7 @@ fn callers(
     (tasks, answers)
 }
 
-/// The times of acquires of new records, one after the other.
+/// Acquires `count` new records, one after the other, and returns how long each acquire took.
 async fn others(store: &PostgresStore, name: &str, count: usize) -> Vec<Duration> {
     let mut took = Vec::new();
     for at in 0..count {

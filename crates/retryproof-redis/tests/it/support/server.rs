@@ -49,7 +49,7 @@ impl Server {
         server
     }
 
-    /// As [`start`](Self::start), but for a sentinel.
+    /// Like [`start`](Self::start), but starts a sentinel.
     pub(crate) async fn sentinel(settings: &str) -> Self {
         let mut sentinel = Self::new(settings, true);
         // Remove the settings that a sentinel does not accept.
@@ -77,7 +77,7 @@ impl Server {
         self.until_it_answers().await;
     }
 
-    /// As [`run`](Self::run), without waiting.
+    /// Like [`run`](Self::run), but does not wait until the server answers.
     pub(crate) fn spawn(&mut self) {
         let file = self.dir.join("redis.conf");
         if !file.exists() {
@@ -133,7 +133,8 @@ impl Server {
         let _: redis::Value = ask(&mut self.stranger().await, line).await;
     }
 
-    /// As [`tell`](Self::tell), with a password. Returns the answer, a line or a text.
+    /// Like [`tell`](Self::tell), but logs in with a password, and returns the answer, which is a
+    /// line or a text.
     pub(crate) async fn told_with(&self, password: &str, line: &str) -> String {
         let client = redis::Client::open(format!("redis://:{password}@127.0.0.1:{}", self.port))
             .expect("a URL");
@@ -141,7 +142,7 @@ impl Server {
         ask(&mut conn, line).await
     }
 
-    /// A number in INFO.
+    /// The number that INFO reports under `name`.
     pub(crate) async fn info(&self, name: &str) -> u64 {
         let text: String = ask(&mut self.stranger().await, "INFO").await;
         text.lines()

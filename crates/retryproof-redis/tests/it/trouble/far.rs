@@ -22,7 +22,8 @@ async fn far() -> (WireProxy, RedisConfig) {
     (proxy, config)
 }
 
-/// Each call is dropped before a connection can be open, until one of them finds it open.
+/// Each call is dropped before the connection that it needs is open. The attempt to connect
+/// continues, so a later call finds the connection open.
 #[tokio::test]
 async fn sto_5_a_dial_outlives_the_calls_that_wait_for_it() {
     let round_trip = Duration::from_millis(100);

@@ -305,8 +305,9 @@ async fn sto_5_a_new_connection_that_stalls_is_not_used_again() {
     assert_eq!(line.proxy.lines(), lines + 1);
 }
 
-/// A server, until its connections break: then a request reaches it, its answer does not, and every
-/// new connection is told something else.
+/// A proxy in front of a server. While `told` is set, a request on an open connection reaches the
+/// server, but the connection ends without the answer. Every new connection gets the bytes in
+/// `told` instead of an answer, and ends.
 struct Breaking {
     config: RedisConfig,
     told: watch::Sender<Option<&'static [u8]>>,
