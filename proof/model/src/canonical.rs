@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! States that differ only in names count as one: the order of clients, the numbers of owners and
-//! the date do not matter.
+//! States that differ only in names count as one: the order of the clients, the ids of the owners,
+//! the number from which the tokens count and the current time do not matter.
 //!
 //! This is sound because a transition compares owners only for equality, tokens only by order and
 //! times only with the present, and reads nothing of a call that has ended; `tests/it/names.rs`

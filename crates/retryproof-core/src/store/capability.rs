@@ -130,7 +130,8 @@ impl RecordSummary {
     }
 
     /// Whether a record in progress lacks heartbeats: its lease is over, or less than half of the
-    /// lease is left. A working holder extends the lease to its full length every half lease.
+    /// lease is left. A working holder extends the lease to its full length each time half of it
+    /// has passed.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         let beats_are_missing = match (self.lease(), self.remaining) {
