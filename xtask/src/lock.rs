@@ -128,7 +128,7 @@ fn write(root: &Path, case: &Case) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// In these errors, Cargo names the index or a download that it could not reach. A conflict of
+/// Whether the error says that Cargo could not reach the index or a download. A conflict of
 /// versions has another text.
 fn is_offline(problem: &str) -> bool {
     ["failed to download", "Unable to update", "failed to query replaced source", "--offline"]

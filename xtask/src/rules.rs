@@ -152,7 +152,7 @@ fn named(text: &str, any_identifier: bool) -> BTreeSet<Rule> {
     rules
 }
 
-/// Returns the rules with whose ids a name begins: ACQ-2 and CMP-3 for
+/// Returns the rules whose ids a name begins with: ACQ-2 and CMP-3 for
 /// `acq_2_cmp_3_late_completion`.
 fn leading_rules(name: &str) -> Vec<Rule> {
     let mut rules = Vec::new();

@@ -18,7 +18,8 @@ use retryproof::postgres::PostgresDialect;
 use retryproof::store::{OwnedTx, Param, TxPort, TxSource};
 use retryproof::{Error, ErrorKind, Result};
 
-/// A connection with an open transaction, such as the closure of `conn.transaction(…)` receives.
+/// A connection with an open transaction, like the one that the closure of `conn.transaction(…)`
+/// receives.
 pub struct DieselPort<'a>(pub &'a mut AsyncPgConnection);
 
 impl TxPort<PostgresDialect> for DieselPort<'_> {

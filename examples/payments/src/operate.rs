@@ -63,8 +63,8 @@ impl Telemetry {
         self.tracers.tracer(SERVICE)
     }
 
-    /// Adds instruments to the engine, and links from each replay to the trace that executed the
-    /// work.
+    /// Adds instruments to the engine, and links from each replay to the trace in which the work
+    /// ran.
     pub(crate) fn observe(
         &self,
         engine: EngineBuilder,

@@ -72,8 +72,8 @@ impl Caller {
         }
     }
 
-    /// Calls with a key that no other caller uses. If its lease ends, no caller takes over, and its
-    /// late completion counts (CMP-2).
+    /// Calls with a key that no other caller uses. If the lease ends, no other caller takes over,
+    /// so the late completion counts (CMP-2).
     async fn call_alone(&mut self) {
         let key = format!("{}-{}", self.by, self.log.number());
         let scope = Scope::new("alone");

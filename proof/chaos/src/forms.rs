@@ -3,8 +3,8 @@
 //! tables and writes notes of a later layout.
 //!
 //! The newer program is this one with [`Newer`] around its store. After each grant, [`Newer`]
-//! writes directly to the records what a later version may change and an earlier version has to
-//! tolerate.
+//! bypasses the store, and makes the changes to the record that a later version may make and an
+//! earlier version has to tolerate.
 
 use std::fmt;
 use std::time::Duration;

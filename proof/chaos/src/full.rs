@@ -331,7 +331,7 @@ impl Full {
         }
     }
 
-    /// Checks that a lease survives if the disk is full for less than 0.4 of its length (RUN-1).
+    /// Checks that a lease survives if the disk is full for less than 0.4 of the lease (RUN-1).
     async fn a_heartbeat(&mut self) -> Done {
         let (engine, counters) = engine(&self.store)?;
         let Acquisition::Granted(held) = engine.try_acquire(&context("a lease", BEATEN)?).await?

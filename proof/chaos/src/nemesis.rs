@@ -65,8 +65,8 @@ pub(crate) struct Nemesis<'a> {
     lease_ms: (u64, u64),
     /// A fail-over that has not finished yet, and when its state was last checked.
     failing: Option<(u64, u64)>,
-    /// For each fault that has not ended, by its operation: since when something is really wrong,
-    /// and until when it was.
+    /// For each fault that has not ended, by its operation: the time since which something has
+    /// really been wrong, and the time at which that ended, if it has.
     real: HashMap<u64, (u64, Option<u64>)>,
 }
 
@@ -118,8 +118,8 @@ impl<'a> Nemesis<'a> {
         self.go_on_failing_over()
     }
 
-    /// Writes down when no connection of a worker led to the server: what the worker sent then has
-    /// not arrived.
+    /// Logs the intervals in which no connection of a worker led to the server. What the worker
+    /// sent in these intervals has not arrived.
     fn tell_away(&self) {
         for (proc, proxy) in (1..).zip(self.proxies) {
             for (since, until) in proxy.away() {

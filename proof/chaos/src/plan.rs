@@ -30,14 +30,14 @@ usage: chaos [options]
   --guard none|token|lease   what guards effects outside of the store (default token)
   --plant NAME        plants a defect; `--plant list` prints their names";
 
-/// A worker's or a whole run's settings. A worker gets the same options as its supervisor, and its
+/// A worker's or a whole run's settings. A worker gets the same options as its supervisor, and a
 /// number.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) role: Role,
     pub(crate) store: String,
-    /// The URL that workers connect to. It differs from `store` if the run starts the server, and
-    /// behind the proxy.
+    /// The URL that workers connect to. It differs from `store` if the run creates the file or
+    /// starts the server, or if a proxy is between the workers and the server.
     pub(crate) url: Option<String>,
     pub(crate) secs: u64,
     pub(crate) workers: u32,

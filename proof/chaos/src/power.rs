@@ -227,8 +227,8 @@ impl Losses<'_> {
         Ok(child.try_wait()?.is_none())
     }
 
-    /// Writes random bytes to the file of SQLite's shared memory, because this file may contain
-    /// anything after a power loss.
+    /// In half of the cases, writes random bytes to the file of SQLite's shared memory, because
+    /// this file may contain anything after a power loss.
     fn spoil_shared_memory(&mut self) -> std::io::Result<()> {
         if self.random.percent(50) {
             return Ok(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! After the last fault, makes one more call for every identity that was left in progress, and
-//! records every record.
+//! After the last fault, makes one more call for every identity that was left in progress, and logs
+//! the state of every record.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -88,7 +88,8 @@ impl Fuzzer {
 
     /// Runs the target on this many inputs.
     ///
-    /// # Errors The first input that it does not accept, shortened as far as possible.
+    /// # Errors
+    /// The first input that it does not accept, shortened as far as possible.
     pub fn run(&mut self, executions: u64) -> Result<(), Box<Found>> {
         for _ in 0..executions {
             let mut input = std::mem::take(&mut self.input);
@@ -121,7 +122,7 @@ impl Fuzzer {
         usize::try_from(self.random.within(0..bound.max(1) as u64)).unwrap_or(0)
     }
 
-    /// A range, mostly a short one, within an input of the length.
+    /// A range, mostly a short one, within an input of this length.
     fn range(&mut self, length: usize) -> std::ops::Range<usize> {
         let from = self.below(length + 1);
         let most = if self.random.percent(80) { 8 } else { length };

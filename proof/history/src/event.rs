@@ -205,7 +205,7 @@ pub struct Event {
     pub ttl_us: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_us: Option<u64>,
-    /// The remaining time of the lease, as the answer says it: by the store's clock.
+    /// The remaining time of the lease that the answer states, by the store's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining_us: Option<u64>,
     /// Respond: whether the caller's result is recorded (CMP-4): yes, no or as a tombstone.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Excuse`]: the reasons for which a rule does not flag what a fault may have caused, in one
-//! table. For each excuse, a run counts the share of its stories and of its operations that the
+//! [`Excuse`]: the table of reasons why a rule does not flag something that a fault may have
+//! caused. For each excuse, a run counts the share of its stories and of its operations that the
 //! excuse covered. A share above its bound voids the run.
 
 use std::cell::RefCell;

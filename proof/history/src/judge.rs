@@ -21,7 +21,7 @@ pub struct Violation {
     pub lines: Vec<Line>,
     /// When it became visible.
     pub at: u64,
-    /// Whether the store's documentation says that this may be lost.
+    /// Whether it is a loss that the store's documentation says is possible.
     pub documented: bool,
 }
 

@@ -10,8 +10,8 @@
 //! A store does not report its clock to its callers, and no client needs it (ACQ-7). Therefore time
 //! is judged from outside: a call takes effect at some instant between its sending and its answer,
 //! both on the machine's monotonic clock, which all processes share. A lease granted within `[i,
-//! a]` ends within `[i + lease, a + lease]`; a takeover that was answered before the first of the
-//! two is early, whatever the store's clock says. Everything in between is allowed.
+//! a]` ends within `[i + lease, a + lease]`; a takeover that was answered before `i + lease` is
+//! early, whatever the store's clock says. A takeover that was answered later is allowed.
 //!
 //! A call without an answer (because its process was killed or its connection was cut) is *info*:
 //! it may have taken effect once, at any time after it was sent, or never.

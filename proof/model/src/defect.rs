@@ -37,7 +37,8 @@ pub enum Defect {
     WakeLost,
     /// Client: a dropped waiter does not pass on the wake-up that was meant for one of several.
     WakeKept,
-    /// Client: a refused caller takes that wake-up, finds the record free and leaves.
+    /// Client: a refused caller takes the wake-up that was meant for one of several, finds the
+    /// record free and leaves.
     WakeSpent,
     /// Client: sleeps until it is woken, without a time limit.
     SleepForever,
@@ -59,7 +60,7 @@ pub enum Defect {
     TokenRestarts,
     /// Store: a repeated acquire of the same owner gets another token.
     TokenRedrawn,
-    /// Store: purge takes an unfinished record as soon as its lease is over.
+    /// Store: a purge removes an unfinished record as soon as its lease is over.
     PurgeEager,
     /// Store: a takeover is reported as a first grant.
     TakeoverUntold,

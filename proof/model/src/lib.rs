@@ -2,7 +2,7 @@
 //! The protocol of `retryproof` as one pure transition function, small enough to be checked in
 //! every state.
 //!
-//! Nothing here names the public API, does I/O or depends on another crate. Two layers:
+//! Nothing here names the public API, does I/O or depends on another crate. There are two layers:
 //!
 //! - [`Slot::step`] applies one of the six calls of a store to one identity's record, and returns
 //!   the new record and the answer. A property test of a real store makes the same calls on both
@@ -10,15 +10,17 @@
 //!   intervention.
 //! - [`Protocol::step`] adds the rest of the protocol: clients that acquire, wait, beat, complete,
 //!   fail, are dropped and crash, a clock, lost answers and late messages. `tests/it` visits all of
-//!   its states with stateright and checks them against [`WRONGS`] (never), [`SIGHTS`] (reachable,
-//!   or the model shows nothing) and [`State::settled`] (in the end).
+//!   its states with stateright, and checks that none shows one of the [`WRONGS`], that all
+//!   [`SIGHTS`] are reachable (otherwise the model shows nothing), and that every run ends in a
+//!   state that is [`settled`](State::settled).
 //!
 //! [`Truth`] decides what is right: it is a history beside the record, and no transition reads it.
-//! A [`Defect`] plants one bug; a checker that cannot find that bug would not find ours.
+//! A [`Defect`] plants one bug; a checker that cannot find a planted bug would not find a real one
+//! either.
 //!
 //! These abstractions limit what a green run proves: a store call is one atomic step; a lost
 //! message arrives at most once, late, and only one is under way at a time; clients are not
-//! scheduled fairly (this models pauses), so no promise on timing is checked except deadlines
+//! scheduled fairly (this models pauses), so no promise about timing is checked except deadlines
 //! (RUN-1 is not); leases, ttls and waits have one length each; joined transactions (CMP-7) and a
 //! failover that loses writes are left out.
 //!

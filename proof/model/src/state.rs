@@ -7,10 +7,10 @@ use crate::property::Wrongs;
 use crate::slot::{Owner, Print, Slot, Tick};
 use crate::truth::Truth;
 
-/// The most clients of a state; those beyond [`Bounds::clients`] are dead from the start.
+/// The number of clients in a state. Those beyond [`Bounds::clients`] are dead from the start.
 pub const CLIENTS: usize = 4;
 
-/// The most identities of a state.
+/// The largest number of identities in a state.
 pub const IDENTITIES: usize = 2;
 
 /// Which waiters a release wakes (ACQ-3).

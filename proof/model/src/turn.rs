@@ -49,7 +49,8 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// Applies the action. After `None`, the action is impossible and `self` must not be used.
+    /// Applies the action. If this returns `None`, the action is impossible, and `self` must not be
+    /// used any more.
     fn take(&mut self, action: Action) -> Option<()> {
         match action {
             Action::Tick => self.tick(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs tests, each in a process of its own, and judges mutants by them.
+//! Runs tests, each in a separate process, and judges mutants by them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -112,7 +112,7 @@ impl Tests {
     }
 
     /// The result of the first test that catches the mutant. A test counts only if it fails again,
-    /// and passes without the mutant, which is not checked if the mutant is `built` in.
+    /// and passes without the mutant. The latter is not checked if the mutant is `built` in.
     fn end<'t>(
         &self,
         tests: impl Iterator<Item = &'t Test>,

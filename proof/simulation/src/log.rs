@@ -45,7 +45,7 @@ impl Log {
         Self { events: Arc::clone(events), who, ops, dead }
     }
 
-    /// The process is dead: its remaining futures write no more events.
+    /// Marks the process as dead: its remaining futures write no more events.
     pub(crate) fn die(&self) {
         self.dead.store(true, Ordering::Relaxed);
     }

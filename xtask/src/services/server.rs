@@ -100,8 +100,8 @@ impl Server {
         self.dir.join("start").exists()
     }
 
-    /// Creates its data unless they exist, and starts the server. The server runs in a process
-    /// group of its own, so a signal from the terminal that ends this program does not reach it.
+    /// Creates its data unless they exist, and starts the server. The server runs in a separate
+    /// process group, so a signal from the terminal that ends this program does not reach it.
     pub(super) fn start(&self) -> Result<Child, Failure> {
         let script = self.dir.join("start");
         if !self.is_made() {

@@ -210,7 +210,7 @@ fn of(service: &str) -> impl Iterator<Item = &'static Kind> {
     SERVERS.iter().filter(move |kind| kind.service == service)
 }
 
-/// A reader finds the old text or the new one, never half of it.
+/// Replaces a file in such a way that a reader finds the old text or the new one, never half of it.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let half = path.with_extension("half");
     fs::write(&half, text)?;

@@ -132,7 +132,7 @@ pub(super) fn rabbitmq(port: u16) -> io::Result<()> {
     if starts { Ok(()) } else { Err(io::Error::other("it does not send `connection.start`")) }
 }
 
-/// Each field of an error message ends in a zero byte.
+/// Returns the text in PostgreSQL's error message, in which each field ends in a zero byte.
 fn readable(message: &[u8]) -> String {
     let fields = message.split(|byte| *byte == 0).filter(|field| field.first() == Some(&b'M'));
     fields.map(|field| String::from_utf8_lossy(&field[1..]).into_owned()).collect()

@@ -18,8 +18,8 @@ use super::caller::{
 use crate::doom::until_pending;
 use crate::subject::Subject;
 
-/// The number of polls after which a case gives up. No intervention needs so many, so one that is
-/// still pending is stuck.
+/// The number of polls after which a case gives up. No intervention needs this many polls, so an
+/// intervention that is still pending then is stuck.
 const MOST_AWAITS: u32 = 1_000;
 /// How many rounds a race has.
 const ROUNDS: usize = 24;

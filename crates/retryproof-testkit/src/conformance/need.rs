@@ -10,7 +10,7 @@ use crate::subject::Subject;
 
 /// The largest value limit that the cases test.
 const TRIED: usize = 16 << 20;
-/// The value limit that a store needs to hold 1 MiB with its envelope.
+/// The value limit that a store needs for a value of 1 MiB in its envelope.
 const LARGE: usize = (1 << 20) + 1_024;
 
 /// What a case needs beyond the contract.

@@ -149,9 +149,9 @@ pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
     }
 }
 
-/// A release meets a late acquire of its own owner, as after an acquire whose caller has given up.
-/// The release finds no record, or releases it. It is not refused, because no other owner has the
-/// key.
+/// A release races with a late acquire of the same owner, as after a caller has given up its
+/// acquire. The release finds no record, or releases the record. It is not refused, because no
+/// other owner has the key.
 pub async fn run_4_a_release_meets_its_owners_late_acquire(s: &Subject) {
     let id = s.id("k");
     for round in 0..100 {

@@ -139,8 +139,8 @@ pub async fn ops_1_deletions_hide_no_other_record(s: &Subject) {
     );
 }
 
-/// A scan with any limit, even with 0, finds a record and reaches its end. If other subjects have
-/// many records, the case stops a scan in small pages before its end.
+/// A scan with any limit, even 0, finds the record and comes to an end. If other subjects have many
+/// records, the case stops a scan in small pages early.
 pub async fn ops_1_every_limit_leads_to_the_end(s: &Subject) {
     granted(s.caller(&s.id("k")).acquire(LONG).await);
     for (limit, most) in [(0, 2_000), (1, 2_000), (usize::MAX, usize::MAX)] {

@@ -10,7 +10,7 @@ use crate::subject::Subject;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// If hours pass only on the client's clock, no lease and no result ends.
+/// If hours pass only on the client's clock, no lease and no result expires.
 pub async fn acq_7_hours_on_the_clients_clock_end_nothing(s: &Subject) {
     let (held, done) = (s.id("held"), s.id("done"));
     let holder = s.caller(&held);

@@ -324,7 +324,7 @@ impl Flawed {
         if self.has(Defect::ClientsClock) { SystemClock.now() } else { self.clock.now() }
     }
 
-    /// A lock that a dropped call leaves locked if the store has `DroppedCallsLeaveALock`.
+    /// If the store has `DroppedCallsLeaveALock`, takes a lock that a dropped call never unlocks.
     async fn locked(&self) {
         if self.has(Defect::DroppedCallsLeaveALock) {
             if self.locked.swap(true, Ordering::SeqCst) {

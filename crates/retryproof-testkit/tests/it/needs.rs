@@ -16,7 +16,7 @@ fn met(case: &Case) -> bool {
     case.needs.iter().all(|need| [Need::LargeValues, Need::ClockApart].contains(need))
 }
 
-/// A case that uses something that its table of needs does not name would panic on this subject.
+/// A case that uses an ability that its list of needs does not name would panic on this subject.
 #[test]
 fn sto_2_a_subject_of_the_contract_alone_is_judged_by_the_cases_without_needs() {
     for case in cases() {

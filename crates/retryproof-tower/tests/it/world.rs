@@ -13,7 +13,8 @@ use tower::{Layer, ServiceExt as _, service_fn};
 
 pub(crate) const SEC: Duration = Duration::from_secs(1);
 
-/// The longest time for a call, so that a hanging test ends; with paused time, it costs nothing.
+/// The time limit for a call, so that a hanging test ends. With paused time, the limit costs
+/// nothing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]

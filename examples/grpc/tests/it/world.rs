@@ -22,7 +22,7 @@ use tonic::service::LayerExt as _;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-/// The longest time for a step, so that a hanging test ends.
+/// The time limit for a step, so that a hanging test ends.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const POLICY: Policy =

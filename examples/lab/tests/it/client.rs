@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-/// The longest time for an exchange of these tests.
+/// The time limit for an exchange of these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]

@@ -12,13 +12,13 @@ use crate::client::{Ask, h2, runs, until_runs};
 use crate::place::{Folder, Place, chosen};
 use crate::server::Lab;
 
-/// The time for all calls of the herd on a machine that does other work too: the test checks that
+/// Time limits that all calls of the herd keep even on a busy machine, because the test checks that
 /// the lab copes, not how fast it is.
 const UNHURRIED: &str = "[idempotency]\noperation-timeout = 'PT25S'\nscope.'lab.std'.wait = \
      'PT25S'\nscope.'lab.std'.lease = 'PT25S'\n";
 
-/// The rounds of 100 concurrent duplicates: `LAB_ROUNDS`, or 1,000. 30 keys are used at a time in
-/// memory, and 5 on other stores.
+/// Runs `LAB_ROUNDS` rounds of 100 concurrent duplicates, or 1,000 rounds if this variable is not
+/// set. 30 keys are used at a time in memory, and 5 on other stores.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_5_http_8_a_hundred_concurrent_duplicates_run_once_and_99_are_replayed() {
     let (place, folder) = (Place::new(), Folder::new());

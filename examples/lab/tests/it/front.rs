@@ -11,12 +11,12 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// After how many bytes of answers the connection with this number, counted from 0, is cut; `None`
-/// for never.
+/// Returns after how many bytes of answers a connection is cut (`None` for never). The argument is
+/// the connection's number, counted from 0.
 type Cut = fn(usize) -> Option<usize>;
 
-/// The socket is bound but does not listen, so no other process can have the port, and the system
-/// refuses connections to it.
+/// A port that is not open yet. Its socket is bound but does not listen, so no other process can
+/// have the port, and the system refuses connections to it.
 pub(crate) struct Closed {
     socket: TcpSocket,
     pub(crate) address: SocketAddr,

@@ -19,9 +19,9 @@ async fn run_5_sigterm_right_behind_the_listening_line_is_heard() {
     }
 }
 
-/// If a handler passes on the response of another server, its fields include that server's framing.
-/// The guard has collected the pieces, so it sets the framing anew, both for the first answer and
-/// for its replay (HTTP-6, HTTP-9).
+/// If a handler passes on the response of another server, the headers include that server's
+/// framing. The guard has collected the whole body, so it sets the framing anew, both for the first
+/// answer and for its replay (HTTP-6, HTTP-9).
 #[tokio::test]
 async fn http_9_a_first_answer_is_framed_anew_whatever_the_handler_said_of_its_framing() {
     let lab = Lab::start().await;

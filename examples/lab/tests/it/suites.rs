@@ -19,7 +19,7 @@ const ELSEWHERE: [&str; 5] = [
 /// test has a number of rounds. With this number, a suite takes 20 seconds, and mostly waits for
 /// leases.
 const ROUNDS: usize = 20;
-/// If fewer tests than this have passed, the filter is wrong.
+/// If fewer tests than this have passed, the `--skip` options leave out too many.
 const LEAST: usize = 30;
 
 /// The tests that actix-web cannot pass: it supports no trailers, in a request or in an answer.

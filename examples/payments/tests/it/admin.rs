@@ -97,7 +97,8 @@ const WITHOUT_VALUES: &str = "
 ";
 
 /// Checks that docs/admin.png shows today's page: neither the page nor its style has changed since
-/// the picture was made. A new picture also writes the file beside this one.
+/// the picture was made. When a new picture is made, the file with the page beside this one is
+/// written too.
 fn assert_pictured(browser: &Browser) {
     let page = browser.run(WITHOUT_VALUES);
     let style = include_str!("../../../../crates/retryproof-admin/src/style.css");

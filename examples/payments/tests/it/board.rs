@@ -25,7 +25,7 @@ const TROUBLE: [&str; 2] = [
     "sum(rate(idempotency_store_operation_duration_seconds_count{error_type!=\"\"}[5s]))",
 ];
 
-/// Events that the storm does not have. Queries with these words need not have data.
+/// Words in queries about events that do not happen in the storm. These queries need not have data.
 const WITHOUT_EVENTS: [&str; 2] = [
     // This series stays empty, because every charge ends before its first heartbeat. The series has
     // the kind of error as a label, so it does not exist before the first failed heartbeat.

@@ -14,7 +14,7 @@ fn checkout(service: &Service) -> Browser {
     browser
 }
 
-/// An expression for the number of rows of this kind in the list.
+/// A JavaScript expression for the number of rows of this kind in the list.
 fn rows(kind: &str) -> String {
     format!("document.querySelectorAll('#log li[data-did=\"{kind}\"]').length")
 }
@@ -195,8 +195,8 @@ fn the_page_fits_a_phone_and_names_every_control() {
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
-/// The test always makes the picture. With `RETRYPROOF_UPDATE_PICTURE` set, it becomes the one in
-/// README.md.
+/// The test always makes the picture. With `RETRYPROOF_UPDATE_PICTURE` set, the new picture
+/// replaces the one in README.md.
 #[test]
 fn the_picture_of_the_readme_is_made_here() {
     let service = Service::start(&[]);

@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use crate::browser::{now, pause};
 
-/// The time limit for the start of the server, and for what a test waits to be scraped.
+/// The time limit for the start of the server, for one of its answers, and for a scrape that a test
+/// waits for.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// The time between two scrapes.

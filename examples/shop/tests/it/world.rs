@@ -25,7 +25,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// The longest time for a step of these tests, in seconds.
+/// The time limit for a step of these tests, in seconds.
 pub(crate) const PATIENCE: u64 = 120;
 
 #[derive(Debug, Clone)]

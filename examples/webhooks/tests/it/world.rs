@@ -22,7 +22,7 @@ use webhooks::sender::Sender;
 use webhooks::signature::Secret;
 use webhooks::verify::{Trusted, verified};
 
-/// The longest time for a step of these tests.
+/// The time limit for a step of these tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn secret() -> Secret {

@@ -88,8 +88,8 @@ fn postgres(url: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok(output.stdout)
 }
 
-/// Creates a dump in the form of `mariadb-dump --hex-blob`, without this tool, because no other
-/// part needs the package that contains it.
+/// Creates a dump in the form of `mariadb-dump --hex-blob`, without this tool, because nothing else
+/// here needs the package that contains it.
 async fn mariadb(url: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     let pool = MySqlPool::connect(url).await?;
     let columns = sqlx::query(

@@ -2,8 +2,8 @@
 //! The process that is killed. Until then, it makes calls with new keys, and writes down the
 //! answers that it gets.
 //!
-//! `shim.c` records the writes to the file of these answers in one order with the syncs, so the
-//! journal shows exactly which answers came before a power loss.
+//! `shim.c` records the writes to the file of these answers, and the store's writes and syncs, in
+//! one sequence. So the journal shows exactly which answers came before a power loss.
 
 use std::convert::Infallible;
 use std::fs::File;

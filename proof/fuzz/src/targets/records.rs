@@ -16,7 +16,8 @@ use crate::product::mysql::columns;
 use crate::product::redis::record as redis_record;
 use crate::product::sqlite::record as sqlite_record;
 
-/// A record that cannot be read is an error of the kind "corrupt" that shows nothing of the record.
+/// Checks the error about a record that cannot be read: its kind is "corrupt", and it shows nothing
+/// of the record.
 fn unreadable(error: &Error) -> u64 {
     let text = error.to_string();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{text}");

@@ -23,8 +23,8 @@ fn not_over<'s>(story: &'s Story, holder: &Tenure, grant: &Op) -> Option<&'s Op>
         .find(|op| granted + slop(op.lease) < op.invoke.saturating_add(op.lease))
 }
 
-/// The first grant of each owner whose token is known, together with each owner of a smaller token
-/// whose lease was not over, and the token of the grant.
+/// The first grant of each owner whose token is known, with each lease of another owner with a
+/// smaller token that was certainly not over then, and with the token of the grant.
 fn early(story: &Story) -> impl Iterator<Item = (&Op, &Op, u64)> {
     let known: Vec<(&Tenure, u64)> = story.known().collect();
     let mut found = Vec::new();

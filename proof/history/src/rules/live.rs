@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What must happen in time: L1 to L5, for each call alone. Every bound includes the slack that the
-//! manifest states, and the time in which the process did not run does not count. Without these, a
-//! bound would judge the load of a shared machine. [`pace`](super::pace) applies stricter bounds to
-//! all waits together.
+//! manifest states, and the time in which the process did not run does not count. Without these two
+//! allowances, a bound would judge the load of a shared machine. [`pace`](super::pace) applies
+//! stricter bounds to all waits together.
 
 use super::{ms, wrong};
 use crate::event::{Fun, Said};
@@ -92,8 +92,8 @@ pub fn l2(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// The latest end that the holder's lease may have had, from the calls that were answered and those
-/// that were not.
+/// The latest time at which the holder's lease may have ended, from its calls with and without an
+/// answer.
 pub(super) fn latest_end(story: &Story, holder: &Tenure, before: u64) -> u64 {
     let leases = holder.ops.iter().map(|at| &story.ops[*at]).filter(|op| {
         matches!(op.fun, Fun::Acquire | Fun::Extend)
@@ -143,7 +143,7 @@ pub fn l3(run: &Run, story: &Story, found: &mut Vec<Violation>) {
 /// add to a timer without a recorded lag.
 const SHORTEST_KEPT_NS: u64 = 100 * MS;
 
-/// The end of a lease whose action lasted longer than the lease.
+/// What happened to the lease of an action that lasted longer than the lease.
 enum Kept<'s> {
     /// It was extended in time.
     InTime,
@@ -172,7 +172,7 @@ pub fn l4(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// The lease of an action that lasted longer than it, and how it ended.
+/// If the action lasted longer than its lease, returns the lease and what happened to it.
 fn kept<'s>(run: &Run, story: &'s Story, act: &Act) -> Option<(u64, Kept<'s>)> {
     let (end, _) = act.end?;
     let holder = story.by_token(act.token)?;

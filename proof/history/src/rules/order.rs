@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A second opinion: S18 looks for an order of a story's calls that the sequential record of the
-//! model could have answered.
+//! A second opinion: S18 looks for an order of a story's calls in which the model's sequential
+//! record would have given the same answers.
 //!
 //! The record is the model's ([`model::Slot`]), which the model's exhaustive walk and the property
 //! tests of the stores use too. Only time is different: here it is known only from outside, within
-//! bounds. Therefore, after each step, the record is moved to a time of its own, in which its lease
-//! ends at `OVER` and its ttl at `GONE`, and the bounds of the true instants are kept beside it. A
-//! step may happen at any of the three times that its bounds allow.
+//! bounds. Therefore, after each step, the record is moved back to time 0 of an artificial clock,
+//! on which its lease ends at `OVER` and its ttl at `GONE`. The bounds of the true instants are
+//! kept beside it. A step may happen at any of the three `TIMES` that its bounds allow.
 
 use std::collections::HashSet;
 
@@ -339,7 +339,7 @@ fn number<T: PartialEq>(seen: &mut Vec<T>, item: T) -> u16 {
     u16::try_from(at).unwrap_or(u16::MAX)
 }
 
-/// Moves the record back to its own time 0.
+/// Moves the record back to time 0 of its artificial clock.
 fn put_back(slot: Slot) -> Slot {
     let record = match slot.record {
         Record::InProgress(held) => {

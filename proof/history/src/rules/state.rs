@@ -22,8 +22,8 @@ pub fn s12(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S13: every record that the run wrote can be read, and the record at its end is a lease or a
-/// result, with the newest token of those that no failover has lost.
+/// S13: every record that the run wrote can be read, and the record at the end of the run is a
+/// lease or a result, with the newest token of those that no failover has lost.
 pub fn s13(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for op in story.ops.iter().filter(|op| op.said(Said::Corrupt)) {
         found.push(wrong("S13", op.invoke, "a record cannot be read", op.lines));

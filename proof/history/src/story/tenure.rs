@@ -41,9 +41,9 @@ pub(super) fn tenures(ops: &[Op]) -> Vec<Tenure> {
 /// When a completion took effect, as far as this is known.
 #[derive(Debug, Clone, Copy)]
 pub struct Completed {
-    /// Not before.
+    /// It took effect no earlier than this.
     pub from: u64,
-    /// Not after: by then, it was answered or a caller got its value.
+    /// It took effect no later than this: by then, it was answered or a caller got its value.
     pub by: u64,
     /// Its ttl ends no earlier than this.
     pub until: u64,

@@ -146,7 +146,7 @@ fn l3_a_waiter_is_granted_what_a_holder_released() {
     assert_eq!(broken(&twenty(3, BOUND + 1, story)), ["L3"]);
 }
 
-/// An action of 500 ms under a lease of 200 ms, with these heartbeats and a fault.
+/// An action of 500 ms under a lease of `lease` ms, with these heartbeats and a fault.
 fn held(lease: u64, beats: &[&str], fault: &str) -> String {
     let beats: String = beats
         .iter()

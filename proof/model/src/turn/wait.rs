@@ -91,7 +91,7 @@ impl Step<'_> {
     }
 
     /// What a caller does with an answer, the same in every loop: it is granted, returns the
-    /// result, answers in flight at its deadline, or sleeps.
+    /// result, answers "in flight" at its deadline, or sleeps.
     fn meet(&mut self, client: u8, deadline: Tick, answer: Answer) -> Option<()> {
         let refused = matches!(self.phase(client), Phase::Waiting { refused: true, .. });
         match answer {
