@@ -88,7 +88,7 @@ async fn annotated(body: Bytes) -> (&'static [u8], StatusCode) {
     (&ANSWER, StatusCode::CREATED)
 }
 
-/// All routes of an app. Each worker builds its own.
+/// Returns a function that adds all routes to an app. Each worker builds its own app.
 fn routes(
     (strict, optional): (IdempotencyFilter, IdempotencyFilter),
 ) -> impl Fn(&mut ServiceConfig) + Clone {
@@ -109,7 +109,7 @@ fn routes(
     }
 }
 
-/// Serves until it is killed, with one worker.
+/// Runs the server, with one worker, until its process is killed.
 fn serve() -> Result<(), String> {
     let routes = routes(filters()?);
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|error| error.to_string())?;

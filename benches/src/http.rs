@@ -64,7 +64,7 @@ pub(crate) fn run() -> Result<Report, String> {
     Ok(report)
 }
 
-/// How a batch is made, for the note of a report.
+/// Describes how a batch is measured, for the note of a report.
 pub(crate) fn how() -> String {
     format!(
         "Each request is a POST with a body of 180 bytes, and the handler answers with 180 bytes \

@@ -50,11 +50,11 @@ use report::Report;
 /// One suite.
 struct Suite {
     name: &'static str,
-    /// Measures everything and reports.
+    /// Runs the suite, and returns its report.
     run: fn() -> Result<Report, String>,
     /// Runs a child process: a workload, which the arguments after the suite's name choose.
     child: fn(args: &[String], heap: HeapCounter) -> Result<(), String>,
-    /// Whether it runs only when it is named, because it takes long.
+    /// Whether the suite runs only when it is named, because it takes long.
     by_name: bool,
 }
 

@@ -30,7 +30,7 @@ use crate::servers::{
 };
 
 const SUITE: &str = "mariadb";
-/// The number of records to replay: more than the store's process can remember.
+/// How many records are replayed in turn: so many that the last replay of each is long ago.
 const STRANGE: u64 = 100_000;
 const TASKS: usize = 64;
 

@@ -22,8 +22,8 @@ mod work;
 
 use work::{Ask, DAY, Floor, Item, Keeper, Peer, Reader, Time, VALUE, item, items};
 
-/// The number of identities that a hot run repeats: with all their data, they fit the nearest
-/// cache.
+/// The number of identities that a hot run repeats: with all their data, they fit into the
+/// processor's fastest cache.
 const HOT: u64 = 32;
 /// The number of identities that counted work repeats: enough that their distribution over shards
 /// and chains does not matter.

@@ -35,7 +35,7 @@ use crate::servers::{
 };
 
 const SUITE: &str = "postgres";
-/// The number of records to replay: more than the store's process can remember.
+/// How many records are replayed in turn: so many that the last replay of each is long ago.
 const STRANGE: u64 = 50_000;
 const TASKS: usize = 64;
 /// How many rows the purge deletes.

@@ -21,7 +21,7 @@ use crate::servers::{
 };
 
 const SUITE: &str = "redis";
-/// The number of records to replay: more than the store's process can remember.
+/// How many records are replayed in turn: so many that the last replay of each is long ago.
 const STRANGE: u64 = 100_000;
 const TASKS: usize = 64;
 const MANY: usize = 512;
@@ -36,7 +36,7 @@ const GET: &str = "GET";
 const FEW: u32 = 13;
 const FULL: u32 = 14;
 
-/// The header of a complete record; the crate's page describes it.
+/// The header of a complete record; `crates/retryproof-redis/src/record.rs` describes it.
 const HEAD: &str = "rp2C0123456789abcdef0000000000000001\0\0\0\0\
     000000000000000";
 
@@ -99,8 +99,8 @@ impl Place {
 
     /// Waits until the server has rewritten its log, which a fill triggers, and has moved the
     /// records to a larger hash table. Until then, each look-up reads two tables. The server moves
-    /// records for a millisecond in each of its cycles, so this raises the frequency of the cycles
-    /// meanwhile.
+    /// records for a millisecond in each of its cycles, so this method raises the frequency of the
+    /// cycles while it waits.
     async fn settle(&self, records: u64) -> Result<(), String> {
         let ask = |words: &'static [&str]| {
             let mut cmd = Cmd::new();
@@ -180,7 +180,7 @@ async fn connection(url: &str) -> Result<MultiplexedConnection, String> {
     client.get_multiplexed_async_connection_with_config(&patience).await.map_err(text)
 }
 
-/// The key of a record, as the crate's page describes it.
+/// The key of a record, as `crates/retryproof-redis/src/record/key.rs` builds it.
 fn record(prefix: &str, number: u64) -> String {
     format!("{prefix}:{{{}:{SCOPE}:{}}}", SCOPE.len(), key(number))
 }

@@ -39,7 +39,7 @@ pub struct Report {
 #[derive(Debug, Clone)]
 pub struct Row {
     what: String,
-    /// `Err` says why it was not measured.
+    /// The figure; an `Err` says why it was not measured.
     value: Result<f64, String>,
     unit: &'static str,
     /// The floor's name, and the figure divided by the floor's.

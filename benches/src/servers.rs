@@ -2,8 +2,9 @@
 //! What the suites of the server stores share: the servers' addresses, keys, concurrent tasks, and
 //! the cost per operation as the table grows.
 //!
-//! One thread runs the client's tasks, so that neither side pays for waking another thread. The
-//! floor is then as cheap as possible. Meanwhile, [`awake`] keeps the cores awake.
+//! One thread runs the client's tasks, so that neither the floor nor the store pays for waking
+//! another thread. The floor is then as cheap as possible. Meanwhile, [`awake`] keeps the cores
+//! awake.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -27,7 +28,7 @@ pub(crate) mod long;
 pub(crate) const SCOPE: &str = "payments.created";
 pub(crate) const TTL: Duration = Duration::from_secs(86_400);
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
-/// The value that a call returns, as it is stored.
+/// The value that each execution stores.
 pub(crate) const VALUE: [u8; 200] = [7; 200];
 
 /// The URL of a service, from its variable in the environment or from the file that `cargo xtask
@@ -241,7 +242,7 @@ pub(crate) struct Filled {
     pub(crate) execution: Way,
     pub(crate) read: Way,
     pub(crate) replay: Way,
-    /// The same operation on [`HOT`] keys.
+    /// Like `read`, but on only [`HOT`] keys; `again` is the same for `replay`.
     pub(crate) read_again: Way,
     pub(crate) again: Way,
 }

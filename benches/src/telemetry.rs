@@ -251,7 +251,7 @@ fn engine(who: &str) -> Result<IdempotencyEngine, String> {
     builder.config(config).build().map_err(|error| error.to_string())
 }
 
-/// The least that a recorder can do.
+/// A recorder that does as little work as possible.
 struct Atomics;
 
 /// Keeps counts in 16 buckets.

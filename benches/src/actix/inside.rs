@@ -21,11 +21,11 @@ use crate::heap::{Heap, HeapCounter, answer};
 use crate::http::load::Keys;
 use crate::http::server::filters;
 
-/// The calls of each way: first to warm up, because the first call of a path builds what later
-/// calls share, and then those that are counted.
+/// The numbers of the calls in each way: first those that warm up, because the first call of a path
+/// builds what later calls share, and then those that are counted.
 const CALLS: [Range<u64>; 2] = [0..100, 100..10_100];
 
-/// The ways that are counted; the first is the floor.
+/// The ways to call the app. The first is the floor, with which the others are compared.
 pub(super) const WAYS: [Way; 7] = [
     ("plain", "/plain", Keys::None),
     ("first, annotated", "/annotated", Keys::Fresh),

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use retryproof::http::{IdempotencyFilter, Policy};
 use retryproof::{IdempotencyEngine, MemoryStore, idempotent};
 
-/// The response of each handler. It does not echo the request, because an echo would make our
-/// figures look better.
+/// The response of each handler. It does not echo the request, because the cost of an echo would
+/// make the guard look cheaper.
 pub(crate) static ANSWER: [u8; 180] = [b'a'; 180];
 
 async fn plain(body: Bytes) -> (StatusCode, &'static [u8]) {
@@ -60,7 +60,7 @@ pub(super) fn router() -> Result<Router, String> {
         .merge(guarded(["/optional-annotated", "/optional-layered"], optional)))
 }
 
-/// Serves until it is killed, on one thread.
+/// Runs the server, on one thread, until its process is killed.
 pub(super) fn serve(listen: SocketAddr) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;

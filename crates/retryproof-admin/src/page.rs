@@ -31,7 +31,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The maximum number of scopes in the list.
 const SCOPES: usize = 200;
 
-/// What a response shows.
+/// The data that one page shows.
 pub(crate) struct AdminView<'a> {
     pub(crate) engine: &'a IdempotencyEngine,
     pub(crate) survey: Option<&'a Survey>,

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::servers::{hashed_on_servers, mariadb, postgres, redis};
 use crate::support::{Place, SECRET_VARIABLE, bare, code, err, out};
 
-/// The findings, and the exit code.
+/// Runs `doctor`, and returns its findings and its exit code.
 fn findings(command: &mut Command) -> (Vec<Value>, i32) {
     let output = command.args(["doctor", "--output", "json"]).output().expect("it runs");
     let parsed = serde_json::from_str(&out(&output));

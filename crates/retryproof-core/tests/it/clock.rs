@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An application's clock that uses the engine while it is read.
+//! A clock of the application that uses the engine whenever the engine reads it.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;

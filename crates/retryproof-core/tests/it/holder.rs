@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The note that the engine writes into each acquire (REC-2).
+//! The note that the engine adds to each acquire (REC-2).
 
 use std::io;
 use std::sync::Arc;

@@ -601,7 +601,8 @@ async fn cmp_7_the_log_calls_a_key_free_only_when_it_is() {
     }
 }
 
-/// A panic of the driver counts as an error, and the store finds out whether the step took effect.
+/// A panic of the driver counts as an error, and the engine finds out from the store whether the
+/// step took effect.
 #[tokio::test(start_paused = true)]
 async fn cmp_7_sto_5_a_driver_that_panics_has_failed_at_that_step() {
     let world = world();

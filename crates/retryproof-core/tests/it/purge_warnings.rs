@@ -21,7 +21,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 struct Batches {
     inner: MemoryStore,
-    /// The answers, in reverse order.
+    /// The results of the batches, the first one last.
     answers: Mutex<Vec<Result<usize>>>,
 }
 

@@ -29,7 +29,7 @@ fn secret() -> IdentitySecret {
 }
 
 struct World {
-    /// The store below the sealing.
+    /// The store without its sealer, which shows what is stored in sealed form.
     raw: SharedStore,
     keys: TestKeys,
     engine: IdempotencyEngine,

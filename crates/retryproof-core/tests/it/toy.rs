@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The toy store of the contract's page under the conformance kit (STO-2).
+//! Runs the conformance kit on the toy store from the page of the store contract (STO-2).
 
 use retryproof_testkit::{Subject, conformance};
 

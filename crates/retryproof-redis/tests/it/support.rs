@@ -68,7 +68,7 @@ pub(crate) async fn ask<T: redis::FromRedisValue>(
     cmd.query_async(conn).await.unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
-/// The key of a record, as the crate's page describes it.
+/// The key of a record, as `src/record/key.rs` builds it.
 pub(crate) fn key_of(config_prefix: &str, id: &Identity) -> String {
     let (scope, key) = (id.scope().as_str(), id.key().expose());
     format!("{config_prefix}:{{{}:{scope}:{key}}}", scope.len())

@@ -55,7 +55,7 @@ async fn run_1_an_outage_of_four_tenths_of_a_lease_loses_nothing_whenever_it_beg
 #[derive(Debug, Default)]
 struct Seen(Mutex<Option<(Loss, Instant)>>);
 
-/// An action of five leases that records a loss and continues.
+/// An action that takes five leases. It records the loss of its lease, and continues.
 async fn stubborn(
     lab: &Lab,
     seen: Arc<Seen>,
