@@ -81,7 +81,7 @@ async fn opened(
     let mut findings = vec![StoreFinding::note(
         "latency",
         format!("{LOOKS} reads took {:.2} ms (p50) and {:.2} ms (p99).", ms(p50), ms(p99)),
-        "A guarded call waits for at least two such reads or writes, and a replay for one.",
+        "A call that runs its work takes at least as long as two such reads, and a replay as long as one.",
     )];
     findings.extend(short_leases(config, p99));
     if !is_in_memory(found) {

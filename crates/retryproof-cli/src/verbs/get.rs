@@ -82,9 +82,9 @@ pub(crate) async fn get(
     Ok(exit::OK)
 }
 
-/// Returns the number that says whether the work succeeded, as a label and a number, if the stored
-/// result has one; and the decoded result, if `with_body` is set. If there is no result, the text
-/// says why.
+/// Returns the exit code or the HTTP status of the stored result with its label, if the result has
+/// one. If `with_body` is set, also returns the decoded result, or a text that says why there is no
+/// result.
 async fn result_of(
     store: &SharedStore,
     id: &Identity,
@@ -107,8 +107,8 @@ async fn result_of(
     Ok((None, with_body.then(|| DecodedResult::absent(absent))))
 }
 
-/// Returns the lines of the table. `code` says whether the work succeeded, and `now` is in
-/// milliseconds since 1970.
+/// Returns the lines of the table. `code` is the result's exit code or HTTP status with its label,
+/// and `now` is in milliseconds since 1970.
 fn rows(
     record: &RecordSummary,
     identity: String,

@@ -134,7 +134,7 @@ pub struct MeasuringObserver<M> {
 
 impl<M: Measurements> MeasuringObserver<M> {
     /// Creates an observer for an engine that is built with `config`. The scopes in `config` are
-    /// the first to be named.
+    /// the first to get labels of their own.
     #[must_use = "pass the observer to `EngineBuilder::observer`"]
     pub fn new(system: M, config: &IdempotencyConfig) -> Self {
         let observer = Self { system, scopes: MeasuredScopes::default() };

@@ -23,7 +23,7 @@ pub(super) struct MeasuredScopes {
     other: Arc<MeasuredScope>,
 }
 
-/// One named scope, or all other scopes together.
+/// One scope with a label of its own, or all other scopes together.
 #[derive(Debug)]
 pub(super) struct MeasuredScope {
     name: Arc<str>,
@@ -44,7 +44,7 @@ impl Default for MeasuredScopes {
 }
 
 impl MeasuredScopes {
-    /// The entry for all scopes that are not named.
+    /// The entry for all scopes without a label of their own.
     pub(super) fn other(&self) -> &MeasuredScope {
         &self.other
     }
