@@ -35,7 +35,7 @@ pub enum Said {
     Absent,
     /// A wait has ended.
     Woken,
-    /// The answer to a call that is fenced by owner.
+    /// The answer to an extend, a completion or a release.
     Fenced(FencedWrite),
     /// The number of purged records.
     Purged(usize),

@@ -3,8 +3,8 @@
 //! request's `x-lab` header.
 //!
 //! The project's end-to-end, load and kill tests call the lab over real sockets, and so can anyone
-//! who evaluates the library. No other example has handlers that take orders from their input. For
-//! a program to copy, see `examples/payments`.
+//! who evaluates the library. No other example lets a request script its handler. For a program to
+//! copy, see `examples/payments`.
 
 #[cfg(feature = "actix")]
 mod actix;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Defective`]: a store with a defect, which is made only of the calls of a correct store.
+//! [`Defective`]: a store with a defect. It consists of calls to a correct store.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

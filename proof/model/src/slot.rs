@@ -117,7 +117,7 @@ pub enum Op {
     Purge,
 }
 
-/// The answer to a call that is fenced by owner.
+/// The answer to an extend, a complete or a release, which are fenced by owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fenced {
     /// The call took effect now.

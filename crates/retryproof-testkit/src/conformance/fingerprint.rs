@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A completion stores its fingerprint, an answer returns it with the result, and every grant
-//! replaces it. A busy answer says whether the caller's fingerprint differs from the holder's
-//! (FP-6).
+//! A completion stores its fingerprint, each answer with the result returns this fingerprint, and
+//! every grant replaces it. A busy answer says whether the caller's fingerprint differs from the
+//! holder's (FP-6).
 
 use retryproof_core::store::{Acquired, Completion, FencedWrite};
 use retryproof_core::{Fingerprint, Identity, Opened};

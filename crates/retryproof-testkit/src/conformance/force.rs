@@ -296,7 +296,7 @@ pub async fn ops_4_a_resolved_record_is_replayed(s: &Subject) {
 }
 
 /// A resolve without a fingerprint keeps the fingerprint of the grant, so that a retry with another
-/// request is still refused. Only a store whose profile is `immediate` may lose this fingerprint.
+/// request is still refused. Only a store with `StoreProfile::immediate` may lose this fingerprint.
 pub async fn ops_4_a_resolve_keeps_the_fingerprint(s: &Subject) {
     let id = s.id("k");
     let (holder, token) = s.dead(&id).await;

@@ -165,8 +165,8 @@ pub async fn run_4_a_release_meets_its_owners_late_acquire(s: &Subject) {
     is_absent(s.caller(&id).peek().await);
 }
 
-/// A late release races with acquires. One acquire is granted. This grant is a takeover only if the
-/// release came too late.
+/// A late release races with acquires. One acquire is granted. If the release is refused, this
+/// grant is a takeover, and otherwise it is not.
 pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
     for round in 0..18 {
         let id = s.id(&format!("k{round}"));

@@ -240,9 +240,10 @@ pub async fn acq_4_a_waiter_on_another_handle_is_woken(s: &Subject) {
     }
 }
 
-/// A change wakes the waiters of the same handle at once, and not when they next read the record. A
-/// store that only polls passes all other cases. The case passes if half of the waiters wake in
-/// time: a busy machine can delay some wake-ups, and chance can make some polls come in time.
+/// A change wakes the waiters of the same handle at once, before they would read the record again.
+/// A store that only polls fails this case, but passes all others. The case passes if half of the
+/// waiters wake in time: a busy machine can delay some wake-ups, and chance can make some polls
+/// come in time.
 pub async fn acq_4_a_change_wakes_a_waiter_before_its_next_read(s: &Subject) {
     const ROUNDS: u32 = 16;
     const AT_ONCE: Duration = Duration::from_millis(10);

@@ -192,7 +192,7 @@ struct Data {
     /// The notes of released records, which only a store with `NoteOutlivesARelease` keeps.
     residue: Mutex<HashMap<Name, Option<HolderNote>>>,
     last_token: AtomicU64,
-    /// The mark of the identities; 0 before the store is set up.
+    /// The mark of the identity secret; 0 without a secret, or before the store is set up.
     mark: AtomicI64,
     writes: AtomicU64,
     claimed_until: Mutex<Option<Instant>>,

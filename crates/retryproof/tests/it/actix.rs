@@ -63,7 +63,7 @@ fn post(path: &str, key: &str, body: &str) -> TestRequest {
         .set_payload(body.to_owned())
 }
 
-/// The status, whether it is a replay, and the body.
+/// Sends a request. Returns the answer's status, whether it is a replay, and its body.
 async fn send<S, R, B>(app: &S, request: R) -> (StatusCode, bool, String)
 where
     S: Service<R, Response = ServiceResponse<B>, Error = actix_web::Error>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! STO-1, STO-3, CFG-1: which store a URL selects, which URLs are refused, and that no table is
-//! created without a request.
+//! STO-1, STO-3, CFG-1: which store a URL selects, which URLs are refused, and that only `migrate`
+//! creates tables.
 
 use retryproof::{
     Error, ErrorKind, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, Outcome,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The client, `retryproof::client`, against the lab: whatever happens to answers, connections and
-//! servers, a call ends well and has run once, and a refused call is not repeated.
+//! servers, a call gets its answer in the end and its work runs once, and a refused call is not
+//! repeated.
 
 use std::net::SocketAddr;
 use std::time::Duration;

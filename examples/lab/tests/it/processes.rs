@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Several processes on one store: waiting, takeover, and the zombie's refused completion.
+//! Several processes on one store: waiting, takeover, and the refused completion of a holder that
+//! another process has replaced.
 
 use std::time::Duration;
 

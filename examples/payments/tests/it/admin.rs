@@ -58,7 +58,8 @@ const DEAD: [Dead; 3] = [
     },
 ];
 
-/// Leaves a record as a dead process does: grants it, and then moves it into the past.
+/// Leaves a record as a dead process does: acquires the key, and then moves the times in the record
+/// into the past.
 fn leave_behind(database: &Path, dead: &Dead) -> Identity {
     let id = Identity::of(Scope::new(dead.scope).expect("a scope"), dead.key).expect("a key");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

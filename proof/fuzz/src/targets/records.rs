@@ -65,7 +65,7 @@ pub(super) fn note(input: &[u8]) -> u64 {
     kind((note.is_newer(), note.label().is_some(), note.trace().is_some(), note.lease().is_some()))
 }
 
-/// The input is a record. A line feed and `key ` begin a key, which belongs to that record.
+/// The input is a record. If the input begins with `key `, the rest is a record's key instead.
 pub(super) fn redis(input: &[u8]) -> u64 {
     if let Some(key) = input.strip_prefix(b"key ") {
         let identity: Option<Identity> = redis_record::identity("rp", key);

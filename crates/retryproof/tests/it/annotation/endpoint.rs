@@ -97,7 +97,7 @@ async fn send(app: &Router, request: Request<Body>) -> Response<Body> {
     app.clone().oneshot(request).await.expect("no error")
 }
 
-/// The status, whether it was replayed, and the body.
+/// Sends a request. Returns the answer's status, whether it is a replay, and its body.
 async fn answer(app: &Router, request: Request<Body>) -> (u16, bool, String) {
     let response = send(app, request).await;
     let replayed =
@@ -300,7 +300,8 @@ async fn ann_3_the_handler_is_guarded_however_it_is_called() {
 }
 
 mod elsewhere {
-    //! Uses another module, another path of the crate, and restricted visibility.
+    //! An endpoint in another module, with another path to the crate and with restricted
+    //! visibility.
 
     pub(super) mod framework {
         pub(in super::super) use ::retryproof;

@@ -73,7 +73,7 @@ impl Till {
         Ok((charged, lease.attempt() == Attempt::Takeover))
     }
 
-    /// Marks the lease before the request is sent, instead of judging the error.
+    /// Sets `hold_on_error` before the request is sent, instead of judging the error afterwards.
     #[idempotent(key = order, scope = "careful", lease = "PT9S", wait_timeout = "PT0S")]
     async fn careful(&self, order: String, #[lease] lease: Lease) -> Result<u64, PayError> {
         if order.is_empty() {

@@ -37,7 +37,8 @@ fn app(store: MemoryStore) -> Router {
     Router::new().route("/payments", post(pay)).with_state(filter)
 }
 
-/// The status, whether it was replayed, `Retry-After`, and the body.
+/// Sends an order. Returns the answer's status, whether it is a replay, whether it has
+/// `Retry-After`, and its body.
 async fn send(app: &Router, order: Value) -> (u16, bool, bool, String) {
     let request = Request::post("/payments")
         .header("idempotency-key", "order-17")
