@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server without a socket: the innermost middleware, which answers from a list and remembers the
+//! A server without a socket: the innermost middleware, which answers from a list and records the
 //! requests.
 
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ pub(crate) enum Reply {
     Refusal,
 }
 
-/// The requests that the server received, and when.
+/// A request that the server received, and when.
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
     pub(crate) at: Instant,

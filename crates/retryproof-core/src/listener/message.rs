@@ -112,7 +112,8 @@ impl MessageCall {
     /// Finds the data subject of the message with `find_subject`, the program's function: the
     /// person or tenant whom the result is about (SEAL-3). If `find_subject` returns `None`, the
     /// result gets the key that the calls of the scope share. If `find_subject` panics, the message
-    /// counts as unreadable, because nobody could erase its result with the subject's other results.
+    /// counts as unreadable, because its result could not be erased with the subject's other
+    /// results.
     #[must_use]
     pub fn about(mut self, find_subject: impl FnOnce() -> Option<String>) -> Self {
         match catch_panic(find_subject) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The blocking facade: the same semantics, and a clear error inside a runtime.
+//! The blocking engine: the semantics of the async engine, and a clear error inside a runtime.
 
 use std::sync::mpsc;
 use std::time::Duration;

@@ -88,7 +88,7 @@ impl Lab {
         call(&self.engine, &self.runs, ctx, does).await
     }
 
-    /// Makes the same call in a separate task.
+    /// Like [`call`](Self::call), but makes the call in a separate task.
     fn start(&self, ctx: IdempotencyContext, does: Does) -> tokio::task::JoinHandle<Ended> {
         let (engine, runs) = (self.engine.clone(), Arc::clone(&self.runs));
         tokio::spawn(async move { call(&engine, &runs, ctx, does).await })
