@@ -145,7 +145,7 @@ impl Inspect for Shelf {
     }
 }
 
-/// A record in progress. Of its lease of 30 s, `left` seconds remain; `None` if that is unknown.
+/// A record in progress. Of its lease of 30 s, `left` seconds remain; `None` if it is over.
 pub(crate) fn running(left: Option<u64>, held_for: u64, holder: &str) -> RecordSummary {
     let note = HolderNote::new(OwnerId::new(), Duration::from_secs(30), None, holder);
     let left = left.map(Duration::from_secs);
