@@ -332,7 +332,7 @@ fn both(outcome: &str) -> (Vec<String>, Vec<String>) {
     (vec![outcome.to_owned()], vec![outcome.to_owned()])
 }
 
-/// An extractor that rejects.
+/// An extractor that rejects every request.
 struct Nobody;
 
 impl<S: Sync> FromRequestParts<S> for Nobody {

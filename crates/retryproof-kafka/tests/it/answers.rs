@@ -204,7 +204,7 @@ async fn lst_2_side_by_side_the_offset_stays_before_the_first_that_is_not_done()
     assert!(most.load(Ordering::SeqCst) <= 8, "{most:?}");
 }
 
-/// LST-2: the message is tried again when its lease is over, and not before.
+/// LST-2: the message is tried again when the lease of its first run has ended, and not before.
 #[tokio::test]
 async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_lease() {
     let mock = Mock::new(1);

@@ -72,7 +72,7 @@ impl Mock {
         client
     }
 
-    /// A listener with a short back-off.
+    /// A builder for a listener with a short back-off.
     pub(crate) fn listener(&self) -> KafkaListenerBuilder {
         self.listener_of(self.client())
     }

@@ -12,7 +12,8 @@ use sqlx::{AssertSqlSafe, Executor as _, Row as _, raw_sql};
 
 use crate::support::{Table, sql, stranger, url};
 
-/// The application's rows, in the store's database.
+/// The ledger of the conformance kit: a table in the store's database, to which joined transactions
+/// write.
 struct Rows(Arc<Table>);
 
 impl Rows {

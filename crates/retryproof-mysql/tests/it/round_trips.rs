@@ -49,7 +49,7 @@ impl Counted {
         counted
     }
 
-    /// Prepares every statement on the one connection.
+    /// Prepares every statement on the store's connection.
     async fn warm(&self, store: &MysqlStore) {
         let (done, gone) = (id("warm"), id("warm and gone"));
         execute(store, &done, "warm").await;

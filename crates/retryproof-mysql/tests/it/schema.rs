@@ -14,7 +14,7 @@ use crate::support::{
     CANARY, Table, assert_masked, execute, id, replay, request, sql, stranger, unique, url,
 };
 
-/// The error of `connect`.
+/// Checks that `connect` fails because of the schema, and returns the text of the error.
 pub(crate) async fn refused(config: MysqlConfig) -> String {
     let error = MysqlStore::connect(config).await.expect_err("the schema does not fit");
     assert_eq!(error.kind(), ErrorKind::Schema, "{error}");

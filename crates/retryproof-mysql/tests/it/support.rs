@@ -41,7 +41,7 @@ pub(crate) fn url() -> String {
         .expect("no MariaDB for this test: run `cargo xtask services up mariadb`")
 }
 
-/// The URL with another user, password or database.
+/// The server's URL, with another user, password or database.
 pub(crate) fn url_as(user: &str, password: &str, database: Option<&str>) -> String {
     let url = url();
     let (_, place) = url.split_once('@').expect("a user in the URL");

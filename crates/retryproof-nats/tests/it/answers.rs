@@ -245,7 +245,7 @@ async fn lst_2_in_flight_with_no_time_to_wait_for_is_no_hot_loop() {
     streams.leave().await;
 }
 
-/// LST-2: the message is redelivered when its lease is over, and not before.
+/// LST-2: the message is redelivered when the lease of its first run has ended, and not before.
 #[tokio::test]
 async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_lease() {
     let streams = TestStreams::new().await;

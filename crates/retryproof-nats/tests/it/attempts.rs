@@ -152,8 +152,8 @@ async fn lst_2_long_work_is_not_redelivered_while_it_runs() {
     streams.leave().await;
 }
 
-/// A store error that no redelivery cures does not make a message poison, because the message is
-/// not its cause.
+/// A store error that a redelivery cannot cure does not make a message poison, because the message
+/// is not the cause.
 #[tokio::test]
 async fn lst_2_an_engine_that_shuts_down_sends_messages_back() {
     let streams = TestStreams::new().await;

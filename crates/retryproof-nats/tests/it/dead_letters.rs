@@ -255,7 +255,8 @@ async fn lst_2_each_consumer_has_a_dead_letter_of_its_own_of_one_message() {
     streams.leave().await;
 }
 
-/// The sequence numbers of a stream that was created again start at 1.
+/// A stream that is created again numbers its messages from 1. Their dead letters must not count as
+/// duplicates of those of the deleted stream.
 #[tokio::test]
 async fn lst_2_a_stream_made_anew_has_dead_letters_of_its_own() {
     let streams = TestStreams::new().await;

@@ -117,7 +117,7 @@ impl TestStreams {
         jetstream.create_consumer_on_stream(config, self.name.clone()).await.expect("a consumer")
     }
 
-    /// A listener with a short back-off.
+    /// A builder for a listener with a short back-off.
     pub(crate) async fn listener(&self, config: pull::Config) -> NatsListenerBuilder {
         let consumer = self.consumer(config).await;
         self.builder(self.jetstream.clone(), consumer)

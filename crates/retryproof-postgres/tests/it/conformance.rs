@@ -11,7 +11,8 @@ use sqlx_postgres::PgPoolOptions;
 
 use crate::support::{Table, hex, pgbouncer, postgres};
 
-/// The application's rows, in the store's database.
+/// The ledger of the conformance kit: a table in the store's database, to which joined transactions
+/// write.
 struct Rows(Arc<Table>);
 
 impl Rows {

@@ -90,7 +90,7 @@ impl Table {
         table
     }
 
-    /// Only the name of a table, which does not exist.
+    /// A table that has a name, but was not created.
     pub(crate) fn absent(url: String) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl Drop for Table {
     }
 }
 
-/// The bytes of `text` as SQL.
+/// The bytes of `text` as an SQL expression.
 pub(crate) fn hex(text: &str) -> String {
     let digits: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
     format!("decode('{digits}','hex')")

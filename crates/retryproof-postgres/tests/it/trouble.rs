@@ -52,7 +52,8 @@ async fn refused(config: PostgresConfig) -> Error {
     error
 }
 
-/// Makes every insert or update fail with this error code.
+/// Makes every insert or update fail with this error code, unless the SQL condition `unless` is
+/// true.
 async fn spoil(table: &Table, code: &str, unless: &str) {
     let name = &table.name;
     let sql = format!(

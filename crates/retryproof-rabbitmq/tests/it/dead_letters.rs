@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages that no repetition cures: each becomes one complete dead letter, and delays no other
-//! message (LST-2).
+//! Messages that fail however often they are tried: each becomes one complete dead letter, and
+//! delays no other message (LST-2).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

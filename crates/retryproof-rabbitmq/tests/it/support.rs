@@ -62,7 +62,7 @@ impl TestQueues {
         queues
     }
 
-    /// A new name for queues, none of which is declared.
+    /// Queues with a new name, none of which is declared.
     pub(crate) async fn bare() -> Self {
         Self::again(&url(), &own_name()).await
     }
@@ -88,7 +88,7 @@ impl TestQueues {
         self.listener_at(&url())
     }
 
-    /// A listener that connects to another address.
+    /// A builder for a listener that connects to the broker at `url`.
     pub(crate) fn listener_at(&self, url: &str) -> RabbitmqListenerBuilder {
         RabbitmqListener::builder(url, &self.queue, "rabbitmq.tests").dead_letters(self.dead())
     }

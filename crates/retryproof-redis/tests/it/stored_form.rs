@@ -21,8 +21,8 @@ use crate::support::{
     DAY, LONG, body, completion, config, id, key_of, note, own_prefix, service, stranger,
 };
 
-/// Two stores on the same records, and a connection that is not theirs. The second store has seen
-/// none of the completions of the first.
+/// Two stores on the same records, and a connection that is independent of them. The second store
+/// has seen none of the completions of the first.
 struct Place {
     store: RedisStore,
     fresh: RedisStore,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fencing tokens over a release and a clock that steps back (ACQ-10), and a completion after the
-//! lease.
+//! Fencing tokens after a release and when the clock steps back (ACQ-10), and a completion after
+//! the lease has ended.
 
 use std::time::Duration;
 

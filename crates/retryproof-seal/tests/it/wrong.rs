@@ -63,7 +63,7 @@ async fn seal_3_a_wrapped_key_opens_in_its_own_row_alone() {
     assert!(is_replayed(&call(&fresh, "ada", "ada").await, "ada", "ada"));
 }
 
-/// A result that was moved to another record, or changed, is unreadable there, and nothing runs.
+/// A result that was changed, or moved to another record, is unreadable, and nothing runs.
 #[tokio::test(start_paused = true)]
 async fn seal_5_a_moved_or_changed_result_does_not_open() {
     let store = store();

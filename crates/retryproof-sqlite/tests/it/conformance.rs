@@ -10,7 +10,8 @@ use retryproof_testkit::{Ledger, StoreSetup, Subject, SubjectBuilder};
 
 use crate::support::{Dir, Wall};
 
-/// The application's rows, in the store's file.
+/// The ledger of the conformance kit: a table in the store's file, to which joined transactions
+/// write.
 struct Rows(Arc<Dir>);
 
 impl Ledger<SqliteTx> for Rows {

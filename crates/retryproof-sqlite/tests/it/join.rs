@@ -475,8 +475,8 @@ async fn cmp_7_sqlite_a_killed_process_leaves_neither_and_its_lease_runs_out() {
     assert_eq!(world.rows(), ["k"], "the write of the killed process is gone");
 }
 
-/// SQLite refuses the commit: it checks the deferred constraint at the COMMIT, after the record was
-/// written.
+/// SQLite refuses the commit, because it checks a deferred constraint only at the COMMIT, after the
+/// record was written.
 #[tokio::test]
 async fn cmp_7_sqlite_a_commit_that_is_refused_takes_the_record_with_it() {
     let world = world();

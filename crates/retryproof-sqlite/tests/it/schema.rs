@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Only `migrate()` creates tables (STO-3). A program starts on the tables that it can use, and the
-//! error for all others says which side to upgrade (REC-1).
+//! Only `migrate()` creates tables (STO-3). A program starts on tables that it can use. For other
+//! tables, the error says whether to upgrade the program or the tables (REC-1).
 
 use retryproof_core::store::{Acquired, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};

@@ -90,8 +90,8 @@ async fn write_and_hang(file: &Path, key: &str, lease: Duration) -> String {
     format!("{pending:?}")
 }
 
-/// Executes every key with that name prefix that no other process executes. Returns these keys with
-/// their tokens.
+/// Executes the keys that begin with `name`, except those that another process executes. Returns
+/// the numbers of the executed keys with their tokens.
 async fn race(store: &SqliteStore, name: &str, keys: usize) -> String {
     let mut won = Vec::new();
     for key in 0..keys {

@@ -45,7 +45,7 @@ fn unprivileged(command: &mut Command) -> &mut Command {
 }
 
 impl Server {
-    /// A new server; its data are in a directory that is removed with the server.
+    /// A new server. Its data is in a directory that is removed with the server.
     pub(crate) async fn start() -> Self {
         let root = std::env::temp_dir().join(format!("retryproof-pg-{}", std::process::id()));
         let root = (0..)
@@ -133,7 +133,7 @@ impl Server {
         }
     }
 
-    /// Ends the server as a crash does. The data on its disk stay.
+    /// Ends the server as a crash does. The data on its disk remains.
     pub(crate) fn kill(&mut self) {
         let pid = self.child.id().to_string();
         // After a SIGKILL, the postmaster's children would run on for a moment. SIGQUIT ends them
