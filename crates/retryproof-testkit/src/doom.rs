@@ -9,7 +9,7 @@ use std::time::Duration;
 use retryproof_core::store::{AcquireRequest, Completion, IdempotencyStore};
 use retryproof_core::{FencingToken, Identity, OwnerId};
 
-/// A call to drop.
+/// A store call that is going to be dropped.
 #[derive(Debug, Clone)]
 pub(crate) enum Doomed {
     Acquire(AcquireRequest),

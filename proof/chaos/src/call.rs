@@ -297,7 +297,7 @@ fn told(answer: Result<Reported, ExecuteError<Failed>>) -> Told {
     Told { recorded, fenced, value, ..said(what) }
 }
 
-/// Acquires a lease by hand, and ends it in one of the possible ways.
+/// Acquires a lease with `try_acquire`, and ends it in one of the possible ways.
 async fn by_hand(
     engine: IdempotencyEngine,
     ctx: IdempotencyContext,

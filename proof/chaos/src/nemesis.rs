@@ -285,8 +285,8 @@ impl<'a> Nemesis<'a> {
         Ok(())
     }
 
-    /// Stops a worker, mostly for longer than its shorter leases, and sometimes for longer than the
-    /// longest.
+    /// Stops a worker, mostly for longer than its shorter leases, and sometimes for longer than its
+    /// longest lease.
     fn stop(&mut self) -> io::Result<()> {
         let victim = self.victim();
         if self.workers.is_stopped(victim) {

@@ -20,7 +20,7 @@ use crate::mono;
 pub(crate) enum Mood {
     /// Nothing.
     Calm,
-    /// Closes all connections, and new ones at once.
+    /// Closes all open connections, and each new one at once.
     Cut,
     /// Closes a connection after this many bytes to the server: within a request, or as soon as the
     /// request has arrived.
@@ -151,14 +151,14 @@ impl Proxy {
         Some(self.harm.since.load(Ordering::SeqCst)).filter(|since| *since > 0)
     }
 
-    /// The intervals in which nothing could reach the server, as far as they have ended since the
-    /// last call.
+    /// The intervals in which nothing could reach the server, and which have ended since the last
+    /// call of this method.
     pub(crate) fn away(&self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.harm.away.lock().over)
     }
 
-    /// Whether connections that the last mood has spoilt are still open: they may take a request
-    /// and lose its answer.
+    /// Whether connections that the last mood has spoilt are still open. Such a connection may
+    /// accept a request and lose its answer.
     pub(crate) fn is_closing(&self) -> bool {
         self.harm.spoilt.load(Ordering::SeqCst) > 0
     }

@@ -51,7 +51,8 @@ pub(crate) fn run(mut plan: Plan) -> Result<bool, Box<dyn Error>> {
     Ok(green)
 }
 
-/// The folder of the store's own files, which servers of other users have to be able to reach.
+/// The folder of the store's own files. Servers that run as other users have to be able to reach
+/// it.
 pub(crate) fn data_folder() -> std::io::Result<PathBuf> {
     let data = std::env::temp_dir().join(format!("retryproof-chaos-data-{}", std::process::id()));
     fs::create_dir_all(&data)?;

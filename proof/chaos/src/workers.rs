@@ -203,8 +203,8 @@ impl Drop for Workers {
     }
 }
 
-/// Removes the shared memory that the library for wrong clocks leaves of a killed process. Its name
-/// contains the process id.
+/// Removes the shared memory that the library for wrong clocks leaves behind when a process is
+/// killed. The shared memory's name contains the process id.
 fn sweep(child: &Child) {
     for name in ["faketime_shm_", "sem.faketime_sem_"] {
         let _ = std::fs::remove_file(format!("/dev/shm/{name}{}", child.id()));

@@ -237,7 +237,7 @@ fn minima(run: &Run) -> Vec<(&'static str, u64)> {
     minima
 }
 
-/// The times at which something was really wrong; overlapping ones are joined.
+/// The intervals in which something was really wrong. Overlapping intervals are joined.
 fn windows(faults: &[Fault]) -> Vec<(u64, u64)> {
     let mut windows: Vec<(u64, u64)> = faults.iter().filter_map(|fault| fault.real).collect();
     windows.sort_unstable();

@@ -132,9 +132,10 @@ pub enum Said {
     StoreError,
     /// Respond: the completion failed.
     CompletionError,
-    /// Respond: the caller, who held the lease by hand, released it.
+    /// Respond: the caller, which held the lease itself, released it.
     Released,
-    /// Respond: the caller gave up on purpose, and the lease ends by time.
+    /// Respond: the caller kept the lease on purpose, without a completion or a release, so the
+    /// lease runs out.
     Held,
     /// Respond or act_end: the caller dropped the call.
     Dropped,
@@ -148,11 +149,11 @@ pub enum Said {
     Hold,
     /// Told: the lease was lost while the action ran.
     LossNoticed,
-    /// Told, as the terminal event.
+    /// Told: the terminal event "completed".
     Completed,
-    /// Told, as the terminal event.
+    /// Told: the terminal event "failed".
     Failed,
-    /// Told, as the terminal event: the completion was refused.
+    /// Told: the terminal event "lease lost", because the completion was refused.
     LeaseLost,
     /// Effect: the resource accepted it.
     Applied,

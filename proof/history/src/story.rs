@@ -44,7 +44,7 @@ pub struct Op {
     pub fun: Fun,
     pub owner: Option<u128>,
     pub invoke: u64,
-    /// `None` if the call is *info*.
+    /// When the call was answered; `None` if it is *info*.
     pub answer: Option<u64>,
     /// When its caller had given up or died, if that is known.
     pub gave_up: Option<u64>,

@@ -240,7 +240,7 @@ pub struct State {
 impl State {
     /// Whether every call that could begin has begun and has ended. A settled state stays settled.
     ///
-    /// A state with a violation counts as settled, so that one fault is reported once.
+    /// A state with a violation counts as settled, so that one bug is reported once.
     #[must_use]
     pub fn settled(&self) -> bool {
         !self.wrong.is_empty()

@@ -176,8 +176,8 @@ impl<'a> Tree<'a> {
         Ok(files)
     }
 
-    /// Builds the crate with one mutant in place of the source. The other mutants of its file have
-    /// no switch then. `None` if the mutant does not compile.
+    /// Builds the crate with one mutant written into the source, so the other mutants of its file
+    /// have no switch. Returns `None` if the mutant does not compile.
     pub(crate) fn build_with(&self, mutant: &Mutant) -> Result<Option<Vec<Program>>, String> {
         let path = format!("{}/{}", self.subject.folder(), mutant.file);
         let before = fs::read(self.copy.join(&path)).map_err(|error| error.to_string())?;

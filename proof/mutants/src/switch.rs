@@ -32,8 +32,9 @@ pub(crate) struct Switched {
 /// A text to insert at an offset of the source.
 struct Insert {
     at: usize,
-    /// Pieces at the same place: those that end an expression come first, then those that do not
-    /// nest, then those that begin one. The second number puts outer ones outside.
+    /// The order of pieces at the same place. By the first number, pieces that end an expression
+    /// come first, then pieces that do not nest, then pieces that begin an expression. The second
+    /// number puts outer pieces outside inner ones.
     order: (i8, isize),
     text: String,
     mutants: BTreeSet<usize>,

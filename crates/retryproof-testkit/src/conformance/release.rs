@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! After a release, the record is absent for good. Only the record's owner can release it.
+//! A release makes the record absent. Only the record's owner can release it.
 
 use retryproof_core::store::{Completion, FencedWrite};
 

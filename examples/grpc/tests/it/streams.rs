@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Streams: all of a stream reaches its client, it runs once, and it cannot be replayed (HTTP-13).
+//! Streams: the client gets the whole stream, the call runs once, and its answer cannot be replayed
+//! (HTTP-13).
 
 use std::convert::Infallible;
 use std::pin::Pin;

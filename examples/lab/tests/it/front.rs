@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A port in front of a lab: it refuses connections until it is opened, and cuts them after a
+//! A port in front of a lab: it refuses connections until it is opened, and cuts them after a given
 //! number of bytes of answers.
 
 use std::net::SocketAddr;

@@ -26,7 +26,8 @@ pub(crate) fn chosen() -> String {
     }
 }
 
-/// A variable of `cargo xtask services`, from the environment or from the file that it wrote.
+/// A variable of `cargo xtask services`, from the environment or from the file that this command
+/// wrote.
 pub(crate) fn variable(service: &str, suffix: &str) -> String {
     let name = format!("RETRYPROOF_TEST_{}{suffix}", service.to_uppercase());
     let written = || {

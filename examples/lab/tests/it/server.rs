@@ -15,7 +15,7 @@ use crate::place::Place;
 pub(crate) struct Lab {
     child: Child,
     pub(crate) address: SocketAddr,
-    /// Dropped after the process that uses it.
+    /// The store that `start` created. It is dropped after the process that uses it.
     place: Option<Place>,
 }
 

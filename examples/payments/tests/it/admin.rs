@@ -98,8 +98,8 @@ const WITHOUT_VALUES: &str = "
 ";
 
 /// Checks that docs/admin.png shows today's page: neither the page nor its style has changed since
-/// the picture was made. When a new picture is made, the file with the page beside this one is
-/// written too.
+/// the picture was made. Making a new picture also updates the file `admin.png.html`, with which
+/// the page is compared.
 fn assert_pictured(browser: &Browser) {
     let page = browser.run(WITHOUT_VALUES);
     let style = include_str!("../../../../crates/retryproof-admin/src/style.css");

@@ -153,8 +153,8 @@ impl Browser {
         picture
     }
 
-    /// The browser's complaints since the last call, except those about answers that the page
-    /// expects: refused and cut ones.
+    /// The browser's complaints since the last call, except complaints about refused and cut
+    /// answers, which the page expects.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let log = self.call("POST", "/se/log", &json!({"type": "browser"}));
         let lines = log.as_array().expect("a log").iter();

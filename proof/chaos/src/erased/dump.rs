@@ -50,7 +50,7 @@ pub(crate) async fn of(url: &str, data: &Path) -> Result<Option<Dump>, Box<dyn E
     Ok(Some(Dump(dump)))
 }
 
-/// Every column of every table, and the files, because OPS-4 covers both.
+/// Dumps every column of every table, and the files, because OPS-4 covers both.
 fn sqlite(url: &str, data: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
     let path = url.strip_prefix("sqlite:").ok_or("the URL does not name a file")?;
     let file = Connection::open(path)?;
@@ -110,7 +110,7 @@ async fn mariadb(url: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok(dump)
 }
 
-/// Each key with its value, and with the output of DUMP.
+/// Dumps each key with its value, and with the output of `DUMP`.
 async fn redis(url: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut link = Client::open(url)?.get_multiplexed_async_connection().await?;
     let keys: Vec<Vec<u8>> = cmd("KEYS").arg("*").query_async(&mut link).await?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Disk`]: the content of a disk, and what would be left of it if the power failed now. It is
+//! [`Disk`]: the content of a disk, and what would be left of it if the power failed now. Both are
 //! computed from the journal that `shim.c` writes.
 //!
 //! A sync of a file makes the file's bytes durable, but not its name. A sync of the folder makes
@@ -99,7 +99,7 @@ fn entry(bytes: &[u8], at: usize) -> io::Result<Option<(Change, usize)>> {
     Ok(Some((change, end)))
 }
 
-/// How much of the unsynced changes a power loss leaves.
+/// Which of the unsynced changes a power loss leaves.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Left {
     /// None of them.

@@ -113,8 +113,8 @@ pub fn s11(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S15: a caller learns that the result is recorded only after it was. With `propagate`, no caller
-/// gets a success before that.
+/// S15: an answer that reports the result as recorded comes after the recording. With `propagate`,
+/// no caller gets a success before that.
 pub fn s15(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for call in story.calls.iter().filter(|call| call.said == Some(Said::Executed)) {
         let (Some(answer), Some(act)) = (call.answer, acts(story, call).first().copied()) else {

@@ -128,9 +128,9 @@ fn lost(lease: &Op) -> Excuse {
     }
 }
 
-/// ACQ-10: a resource that refuses an older token sees effects in the order of the grants. This is
-/// a violation if the token guarded the run's effects. If only the lease guarded them, it is
-/// expected, and shows that the faults are strong enough.
+/// ACQ-10: a resource that refuses an older token sees effects in the order of the grants. Effects
+/// in another order are a violation if the token guarded the run's effects. If only the lease
+/// guarded them, such effects are expected, and show that the faults are strong enough.
 pub fn acq_10(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     if run.manifest.guard != "none" {
         found.extend(disorder(story));

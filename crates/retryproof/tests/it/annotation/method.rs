@@ -262,7 +262,7 @@ async fn ann_4_methods_that_share_their_last_names_share_no_record() {
     );
 }
 
-/// One trait for every kind of event, as dispatchers use it.
+/// A trait that a type implements once for each kind of event, as in a dispatcher.
 trait Handler<E> {
     async fn handle(&self, event: E) -> Result<String, Failure>;
 

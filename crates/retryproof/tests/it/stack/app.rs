@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The full stack of the guide, word by word.
+//! The guide's full stack, word for word.
 
 use std::time::Duration;
 
