@@ -11,7 +11,7 @@ use crate::table::Body;
 use crate::time::StoreTime;
 use crate::wheel::TICK;
 
-/// This many slots can be parked even if the shard has fewer records.
+/// How many slots can be parked (see `table.rs`) even if the shard has fewer records.
 const MAX_PARKED: u32 = 32;
 
 impl Shard {
@@ -26,8 +26,8 @@ impl Shard {
         !self.ahead.is_live(over, now, time)
     }
 
-    /// Moves the slots that were due before the current tick to the ready list. Then checks at most
-    /// `most` ready slots, and removes their COMPLETE records if they have expired.
+    /// Moves the slots that were due before the current tick to the wheel's ready list. Then checks
+    /// at most `most` ready slots, and removes their COMPLETE records if they have expired.
     pub(crate) fn sweep_some(&mut self, now: u64, most: usize, budget: &Budget) -> Reclaimed {
         if self.wheel.due() != 0 {
             self.wheel.gather(&mut self.table.slots, now.saturating_sub(TICK));

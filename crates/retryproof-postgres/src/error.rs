@@ -235,8 +235,8 @@ impl PublicPart {
     }
 }
 
-/// Names the secret that the server's text for this error code can quote, such as "values" (ID-4);
-/// `None` if the text may be shown.
+/// Names the kind of secret that the server's text for this error code can quote, such as "values"
+/// (ID-4); `None` if the text may be shown.
 fn hidden_part(code: &str) -> Option<&'static str> {
     match code.get(..2).unwrap_or_default() {
         // The texts of data and integrity errors can quote values.

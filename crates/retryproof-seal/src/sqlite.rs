@@ -22,8 +22,8 @@ const COLUMNS: &str = "id, subject, master, wrapped";
 /// How long a call waits for a lock on the file.
 const LOCKED_FOR: Duration = Duration::from_secs(5);
 
-/// A table of keys in a SQLite file that several processes of one host share (SEAL-3). Use another
-/// file than the store's, and back it up separately.
+/// A table of keys in a SQLite file that several processes of one host share (SEAL-3). Use a file
+/// other than the store's, and back it up separately.
 ///
 /// Each call runs on a thread for blocking work. The file has a rollback journal and no write-ahead
 /// log, SQLite overwrites deleted data, and [`destroy`](KeyTable::destroy) rewrites the file. After
@@ -37,7 +37,7 @@ pub struct SqliteKeyTable {
 
 impl SqliteKeyTable {
     /// Creates the file and its table, if they are missing. Call this method where your migrations
-    /// run. It blocks for a few milliseconds.
+    /// run. The call blocks for a few milliseconds.
     ///
     /// # Errors
     /// `Unavailable` if the file is locked; `Unexpected` if it cannot be created.
@@ -48,7 +48,7 @@ impl SqliteKeyTable {
         migrated.map_err(|error| classify(error).with("file", path.display()))
     }
 
-    /// Opens the file. It blocks for a few milliseconds.
+    /// Opens the file. The call blocks for a few milliseconds.
     ///
     /// # Errors
     /// `Schema` if the file or the table is missing; `Unavailable` if the file is locked.

@@ -72,7 +72,7 @@ pub trait KeyTable: fmt::Debug + Send + Sync + 'static {
     /// Same as for [`of_subject`](Self::of_subject).
     fn destroy<'a>(&'a self, subject: &'a DataSubject) -> TableFuture<'a, Option<KeyRow>>;
 
-    /// Finds up to `limit` rows whose key is wrapped by another master key than `master`. The rows
+    /// Finds up to `limit` rows whose key is wrapped by a master key other than `master`. The rows
     /// are ordered by id and begin after the id `after`.
     ///
     /// # Errors

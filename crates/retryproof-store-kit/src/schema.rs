@@ -2,7 +2,8 @@
 //! [`Schema`]: a store's migrations, and the table versions that a program can use (STO-3, REC-1,
 //! ID-5).
 //!
-//! This file is over 400 lines long because each refusal of tables has its message and its test here.
+//! This file is over 400 lines long because it contains the message and the test for each reason to
+//! refuse tables.
 
 use retryproof_core::config::is_store_name;
 use retryproof_core::store::StoreFinding;

@@ -374,8 +374,9 @@ async fn fp_6_http_10_without_the_switch_another_request_waits() {
     first.abort();
 }
 
-/// Requests that leave out different members cannot be compared. The algorithm of the holder's
-/// record is computed only for a finished record (FP-3).
+/// Fingerprints that leave out different members cannot be compared. A request's fingerprint is
+/// computed with the algorithm of the record only if the record is complete (FP-3), so fingerprints
+/// of different algorithms are not compared while the first call runs.
 #[tokio::test(start_paused = true)]
 async fn fp_6_fp_3_fp_5_fingerprints_of_different_kinds_are_not_judged_in_flight() {
     type Setting = fn(&mut IdempotencyConfig);

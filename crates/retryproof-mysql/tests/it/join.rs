@@ -258,7 +258,7 @@ async fn cmp_7_mysql_complete_in_joins_a_transaction_of_sqlx() {
 }
 
 /// From 11.6.2 on, MariaDB does not let a transaction at REPEATABLE READ update a row that has
-/// changed since its snapshot. The heartbeats change the record's row all the time.
+/// changed since its snapshot. Each heartbeat changes the record's row.
 #[tokio::test]
 async fn cmp_7_mysql_a_long_transaction_that_reads_first_is_joined_under_snapshot_isolation() {
     let known = raw_sql("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Only `migrate()` creates tables, and a schema that does not fit is an error that names it
+//! Only `migrate()` creates tables, and a schema that does not fit causes an error that says so
 //! (STO-3).
 
 mod identity;

@@ -166,7 +166,7 @@ async fn sto_4_purge_goes_on_over_batches() {
     assert_eq!(replay(&store, &id("live")).await, "result");
 }
 
-/// The trigger makes a batch of the purge take longer than the call timeout.
+/// A trigger makes a batch of the purge take longer than the call timeout.
 #[tokio::test]
 async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
     let table = Table::new().await;

@@ -74,8 +74,9 @@ async fn acq_2_hot_keys_surface_no_deadlock() {
     }
 }
 
-/// While a joined completion is not committed (CMP-7), a call waits for it for at most a second,
-/// calls for other keys are not delayed, and the waiter ends by its own deadline.
+/// While an open transaction, such as a joined completion that is not committed (CMP-7), keeps a
+/// record's row locked, a call on that record waits for at most a second. Calls for other keys are
+/// not delayed, and a caller that waits through the engine is answered at its own deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_deadline() {
     let table = Table::new().await;

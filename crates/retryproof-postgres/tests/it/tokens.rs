@@ -115,7 +115,7 @@ async fn sto_4_the_purge_finds_its_rows_by_the_index() {
     panic!("the purge scans the table");
 }
 
-/// The trigger makes a batch of the purge take longer than the call timeout.
+/// A trigger makes a batch of the purge take longer than the call timeout.
 #[tokio::test]
 async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
     let table = Table::new().await;
@@ -139,9 +139,9 @@ async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
         .await;
 }
 
-/// Index entries of deleted rows stay while a transaction might see the rows. A purge that reads
-/// them again for each batch would read 5 million here. A purge that continues where it stopped
-/// reads only those of one bucket.
+/// Index entries of deleted rows stay while a transaction might see the rows. A purge that read
+/// them again for each batch would read 5 million entries here. A purge that continues where it
+/// stopped reads only the entries of one bucket.
 #[tokio::test]
 async fn sto_4_a_purge_behind_an_old_snapshot_does_not_read_again_what_it_deleted() {
     const ROWS: usize = 100_000;

@@ -104,8 +104,9 @@ async fn id_4_no_refusal_shows_the_user() {
     drop_role(&table, &name).await;
 }
 
-/// The engine repeats a completion only after an `Unavailable` error. If it gave the completion up,
-/// the work would run again.
+/// A password that changes while the store runs has to cause an `Unavailable` error, because the
+/// engine repeats a completion only after such an error. Without the repetition, the work would run
+/// again.
 #[tokio::test]
 async fn cmp_3_a_password_that_changes_under_a_running_store_is_unavailable() {
     let table = Table::new().await;

@@ -12,7 +12,8 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::support::{Running, TestQueues, eventually};
 
-/// How many messages are being handled when the broker dies, besides the completed one.
+/// How many messages are being handled when the broker dies, besides the one whose work is
+/// complete.
 const AT_WORK: usize = 7;
 /// How many messages have not been delivered when the broker dies.
 const WAITING: usize = 30;

@@ -84,8 +84,8 @@ impl KeyProvider for Slow {
     }
 }
 
-/// A look-up that read a key before it was destroyed, and ends afterwards, does not put it into the
-/// cache.
+/// A look-up that read a key before it was destroyed, and ends afterwards, does not put the key
+/// into the cache.
 #[tokio::test]
 async fn seal_4_a_look_up_beside_the_destruction_is_not_cached() {
     let (table, store, gate) = (MemoryKeyTable::new(), store(), Arc::new(Barrier::new(2)));

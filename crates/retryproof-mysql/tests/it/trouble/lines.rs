@@ -80,8 +80,8 @@ async fn sto_5_idle_connections_that_died_are_replaced_unseen() {
     }
 }
 
-/// An answer is lost, and the same statement with the same owner finds out what happened (ACQ-9,
-/// CMP-3).
+/// After an answer is lost, the same statement with the same owner finds out whether the first one
+/// took effect (ACQ-9, CMP-3).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_9_lost_answers_are_settled_by_the_owner() {
     let table = Table::new().await;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Private servers, alone or as a Sentinel group, for tests that configure, kill and demote. They
-//! end with the test.
+//! Private servers, alone or as a Sentinel group, for tests that configure, kill or demote servers.
+//! The servers end with the test.
 
 use std::fmt::Write as _;
 use std::net::TcpListener;
