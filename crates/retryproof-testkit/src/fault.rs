@@ -89,7 +89,7 @@ impl Faults {
         *self.0.state.lock() = State { plan: Some(Box::new(plan)), ..State::default() };
     }
 
-    /// Makes the `nth` call from now fail, for any method. The next call is number 1.
+    /// Makes the `nth` call from now fail, whatever its method. The next call is number 1.
     pub fn fail_call(&self, nth: u64, fault: Fault) {
         self.plan(move |call| (call.number == nth).then_some(fault));
     }

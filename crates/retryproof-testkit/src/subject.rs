@@ -330,8 +330,8 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// Declares that the store uses the runtime's clock. The cases of ACQ-7, which shift that clock,
-    /// are then skipped. Without this declaration, `time = real` means that they test the store.
+    /// Declares that the store uses the runtime's clock. The cases of ACQ-7, which shift that
+    /// clock, are then skipped. Without this declaration, they run if `time = real`.
     pub fn with_runtime_clock(mut self) -> Self {
         self.hooks.uses_runtime_clock = true;
         self

@@ -103,7 +103,7 @@ impl Shop {
     }
 }
 
-/// Resolves when the program stops.
+/// Resolves when the program has to stop.
 pub(crate) async fn stopped(mut stopping: watch::Receiver<bool>) {
     drop(stopping.wait_for(|stopping| *stopping).await);
 }

@@ -76,7 +76,7 @@ impl Telemetry {
             .current_trace(retryproof_otel::current_trace)
     }
 
-    /// Starts to serve metrics, spans and the page, until the program ends.
+    /// Starts a server for metrics, spans and the page, which runs until the program ends.
     pub(crate) async fn serve(
         self,
         listen: SocketAddr,

@@ -29,7 +29,7 @@ impl Log {
         Ok(Self { journal, who: (proc, incarnation), ops: AtomicU64::new(1) })
     }
 
-    /// A number for an operation or a call.
+    /// Returns a new number for an operation or a call.
     pub(crate) fn number(&self) -> u64 {
         self.ops.fetch_add(1, Ordering::Relaxed)
     }

@@ -170,7 +170,8 @@ pub enum Said {
 pub struct Event {
     pub proc: u32,
     pub incarnation: u32,
-    /// A number that joins the events of one call; it is unique in its incarnation.
+    /// A number that joins the events of one call. It is unique within one incarnation of a
+    /// process.
     pub op: u64,
     #[serde(rename = "fn")]
     pub fun: Fun,

@@ -98,8 +98,8 @@ impl Op {
         self.answer.unwrap_or(NEVER)
     }
 
-    /// Whether a lease that the first sending of this call got may have been over at its last
-    /// sending. Otherwise, the last sending was answered with the same lease (ACQ-9).
+    /// Whether a lease that this call got when it was first sent may have been over when it was
+    /// sent again. If not, the repeated call was answered with the same lease (ACQ-9).
     #[must_use]
     pub fn may_outlast_its_lease(&self) -> bool {
         self.end().saturating_sub(self.invoke).saturating_add(slop(self.lease)) >= self.lease

@@ -4,7 +4,8 @@
 /// A millisecond in nanoseconds.
 pub const MS: u64 = 1_000_000;
 
-/// The longest poll of a store that cannot push (ACQ-4), in nanoseconds.
+/// The longest pause between two reads of a waiter that its store cannot notify (ACQ-4), in
+/// nanoseconds.
 pub const LONGEST_POLL_NS: u64 = 50 * MS;
 
 /// How much a duration on the store's clock may differ from one on the machine's monotonic clock:

@@ -61,9 +61,9 @@ pub enum Action {
     Crash { client: u8 },
     /// The store drops the identity's expired record (STO-4).
     Purge { identity: u8 },
-    /// A waiter that missed the change falls asleep: only with a planted lost wake-up.
+    /// A waiter that missed the change falls asleep: only with the planted bug `WakeLost`.
     Sleep { client: u8 },
-    /// A record that was read as free is written: only with planted get-then-set.
+    /// A record that was read as free is written: only with the planted bug `GetThenSet`.
     Claim { client: u8 },
 }
 

@@ -81,7 +81,7 @@ named! {
     Wrong,
     /// A set of [`WRONGS`].
     Wrongs,
-    /// All of them. Each is an `always` property: it is violated in no state.
+    /// All [`Wrong`]s. Each is an `always` property: it is violated in no state.
     WRONGS[22]:
     TookOverEarly = "S1 S2 ACQ-2 ACQ-7: only one owner takes over a lease, when it has ended by \
         the store's clock",
@@ -123,7 +123,7 @@ named! {
     Sight,
     /// A set of [`SIGHTS`].
     Sights,
-    /// All of them. Each is a `sometimes` property: some step shows it.
+    /// All [`Sight`]s. Each is a `sometimes` property: some step shows it.
     SIGHTS[25]:
     Takeover = "ACQ-2 ACQ-12: an expired lease is taken over",
     TakeoverInWait = "ACQ-2: a waiter takes over during its wait",

@@ -68,7 +68,7 @@ pub(crate) struct Built {
 }
 
 impl<'a> Tree<'a> {
-    /// Copies each file that git lists. A file that is equal already is left alone, so that a build
+    /// Copies each file that git lists. A copy that is already equal is left alone, so that a build
     /// repeats only what changed.
     pub(crate) fn new(root: &'a Path, copy: PathBuf, subject: &'a Subject) -> Result<Self, String> {
         let list = Command::new("git")

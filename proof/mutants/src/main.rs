@@ -5,7 +5,7 @@
 //! The tool cargo-mutants lists the possible changes. A build for each of them would take most of
 //! the time, so a copy of the crate gets all changes at once, each behind a switch, and one build
 //! serves all. Each test runs in a separate process. A first run without a change notes which
-//! switches each test passes. A change is then tested only by the tests that pass its switch, the
+//! switches each test reaches. A change is then tested only by the tests that reach its switch, the
 //! fastest first, until one fails. A change that cannot have a switch is built alone.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -24,7 +24,7 @@ pub(crate) struct Test {
     pub(crate) program: Program,
     pub(crate) name: String,
     took: Duration,
-    /// The mutants whose place the test passes.
+    /// The mutants whose place the test reaches.
     reaches: BTreeSet<usize>,
 }
 

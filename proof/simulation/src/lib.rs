@@ -7,9 +7,9 @@
 //! the same history, event by event. [`history`] judges that history by the rules of the kill
 //! tests.
 //!
-//! The callers, their actions and the recording of store calls are the sources of the kill tests
-//! (`proof/chaos`). This crate replaces only what these sources use: the clock, the log and the
-//! resource outside of the store.
+//! The code of the callers, of their actions and of the recording of store calls is compiled from
+//! the sources of the kill tests (`proof/chaos`). This crate replaces only what these sources use:
+//! the clock, the log and the resource outside of the store.
 
 #[path = "../../chaos/src/act.rs"]
 mod act;

@@ -54,7 +54,7 @@ impl Log {
         self.dead.load(Ordering::Relaxed)
     }
 
-    /// A number for an operation or a call.
+    /// Returns a new number for an operation or a call.
     pub(crate) fn number(&self) -> u64 {
         self.ops.fetch_add(1, Ordering::Relaxed)
     }

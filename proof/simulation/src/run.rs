@@ -58,7 +58,7 @@ impl Simulation {
         })
     }
 
-    /// Judges it.
+    /// Judges the history.
     ///
     /// # Panics
     /// If the history is malformed: that is a defect of the simulation.

@@ -43,7 +43,7 @@ pub(crate) struct Setting {
     pub(crate) length_ms: u64,
     /// The strikes, each with its time in ms, in order.
     pub(crate) strikes: Vec<(u64, Strike)>,
-    /// What the faults may add to every bound of time, in ms.
+    /// The time that the faults may add to every time bound, in ms.
     pub(crate) slack_ms: u64,
 }
 

@@ -76,7 +76,8 @@ mod tests {
 
     const CORE: &str = "retryproof-core";
 
-    /// The facade depends on core and `a`, whose build needs `b`; core's tests need `c`.
+    /// The problems if the facade and core state these versions. The facade depends on core and
+    /// `a`, whose build needs `b`; core's tests need `c`.
     fn stated(facade: &str, core: &str) -> Vec<String> {
         let package = |name: &str, source: Value, rust: &str| json!({"name": name, "id": name, "source": source, "rust_version": rust});
         let edge = |to: &str, kind: Value| json!({"pkg": to, "dep_kinds": [{"kind": kind}]});

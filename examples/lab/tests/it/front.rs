@@ -73,7 +73,8 @@ impl Drop for Front {
     }
 }
 
-/// Passes bytes on until either side closes the connection, or the answers have reached the cut.
+/// Passes bytes on until either side closes the connection, or until `cut` bytes of answers have
+/// passed.
 async fn pass(mut client: TcpStream, lab: SocketAddr, cut: Option<usize>) {
     let Ok(mut lab) = TcpStream::connect(lab).await else { return };
     let (mut from_client, mut to_client) = client.split();

@@ -110,7 +110,7 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Node {
     first: usize,
-    /// Which calls from `first` on are placed.
+    /// The calls from `first` on that are placed, as bits.
     mask: u64,
     maybe: u128,
     state: State,

@@ -160,8 +160,8 @@ impl Waits {
         }
     }
 
-    /// Adds a wait. The time of all store calls of its process is subtracted, because the waiters
-    /// of a process share one wait.
+    /// Adds a wait. The time of all store calls of the waiting process is subtracted, because the
+    /// waiters of a process share one wait.
     fn take(&mut self, run: &Run, due: &Due<'_>, same: bool) {
         let ops = due.of.ops.iter().filter(|op| op.actor == due.waiter);
         let asked = within(ops, due.due, due.end);

@@ -89,8 +89,9 @@ pub fn s5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// InnoDB shows a commit before its log is on the disk: a server that dies at that instant may
-/// forget a result that was already replayed, but whose completion was never acknowledged.
+/// Whether the server may have died after it showed a commit too early. InnoDB shows a commit
+/// before its log is on the disk, so it may forget a result that was already replayed, but whose
+/// completion was never acknowledged.
 fn shown_too_early(run: &Run, story: &Story, done: &Completed, later: &Op) -> bool {
     let died = |fault: &Fault| fault.name == "restart" && fault.from >= done.from;
     let shown = matches!(run.manifest.store.as_str(), "mariadb" | "mysql")
@@ -122,9 +123,9 @@ pub fn s6(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S7: the store and the engine return exactly the bytes that the named owner sent. A refused
-/// completion counts too if its connection may have broken: it may have taken effect, and have been
-/// sent again after its ttl.
+/// S7: the store and the engine return exactly the bytes that the named owner sent. These bytes may
+/// also come from a refused completion whose connection may have broken, because that completion
+/// can have taken effect before it was sent again, after its ttl, and refused.
 pub fn s7(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     let sent = |token: u64, value: Option<u64>| {
         story.tenures.iter().filter(|holder| holder.token == Some(token)).any(|holder| {
