@@ -40,7 +40,8 @@ const LEASE: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(86_400);
 /// How many power losses are checked for each process.
 const MOMENTS: u64 = 16;
-/// A process is killed before it has written down about this many bytes, some 300 calls.
+/// A process is killed once it has written down a random number of bytes below this limit. The
+/// limit stands for some 300 calls.
 const WORK: u64 = 16_000;
 /// How many power losses that broke a promise are shown in full.
 const SHOWN: u64 = 5;

@@ -42,8 +42,8 @@ pub struct Held {
     pub token: Token,
     /// When the lease ends: at this tick, not before.
     pub expires: Tick,
-    /// The end of the ttl counted from the acquire: a purge may not remove the record before
-    /// (STO-4).
+    /// The end of the ttl, counted from the acquire. A purge may not remove the record before that
+    /// time (STO-4).
     pub keep_until: Tick,
     /// The holder's fingerprint.
     pub print: Option<Print>,

@@ -5,7 +5,7 @@
 pub(crate) struct Subject {
     /// The name without the prefix `retryproof-`.
     pub(crate) name: &'static str,
-    /// The files to change, below the crate's `src`. If the list is empty, all files.
+    /// The files to change, below the crate's `src`. If the list is empty, all files are changed.
     pub(crate) files: &'static [&'static str],
 }
 
