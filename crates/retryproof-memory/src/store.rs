@@ -76,7 +76,7 @@ const SWEEP_LIMIT: usize = 32;
 /// with time enabled. No other call needs a runtime.
 pub struct MemoryStore {
     pub(crate) shards: Box<[PaddedShard]>,
-    /// The number of shards, a power of two, minus one.
+    /// The number of shards minus one. The number of shards is a power of two.
     pub(crate) mask: usize,
     pub(crate) time: StoreTime,
     pub(crate) budget: Budget,
@@ -309,7 +309,7 @@ fn with_fingerprint(replay: Replay) -> Poll<Result<Acquired>> {
     Poll::Ready(Ok(Acquired::Complete(replay.into_result())))
 }
 
-/// The shared store can purge.
+/// The conversion keeps the store's capability to purge.
 impl From<MemoryStore> for SharedStore {
     fn from(store: MemoryStore) -> Self {
         Self::builder(store).with_purge().build()

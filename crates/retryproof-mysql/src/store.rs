@@ -272,7 +272,7 @@ fn during<'a>(operation: &'static str, id: &'a Identity) -> impl FnOnce(Failure)
     move |failure| failure.error.during(operation).for_identity(id)
 }
 
-/// Includes every capability that the store has.
+/// The conversion keeps every capability of the store.
 impl From<MysqlStore> for SharedStore {
     fn from(store: MysqlStore) -> Self {
         store.into_shared()

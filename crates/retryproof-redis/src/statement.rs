@@ -147,7 +147,7 @@ impl ToRedisArgs for Joined<'_> {
     }
 }
 
-/// Reads only the value.
+/// Reads a key's whole value, but not its time to live.
 pub(crate) fn get(key: &[u8]) -> Cmd {
     let mut cmd = Cmd::with_capacity(2, key.len() + 8);
     cmd.arg("GET").arg(key);

@@ -19,7 +19,7 @@ const MOST: usize = 10_000;
 /// The shortest time between two sweeps for expired keys.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A key, as it is in the table.
+/// The state of a key in the table at the time of the look-up.
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
     pub(crate) id: KeyId,
@@ -158,7 +158,7 @@ mod tests {
         (Known { id: KeyId([id; 16]), key: Some(key) }, weak)
     }
 
-    /// The keys are overwritten even if no call follows.
+    /// Expired keys are dropped, and so overwritten, even if no later call uses the cache.
     #[tokio::test(start_paused = true)]
     async fn seal_8_a_key_is_dropped_in_time() {
         let cache = Arc::new(KeyCache::new(KEEPS));

@@ -86,7 +86,7 @@ mod tests {
             .collect()
     }
 
-    /// A case of RFC 8452, appendix C.2.
+    /// A test case of RFC 8452, appendix C.2.
     #[test]
     fn seal_5_the_cipher_agrees_with_its_rfc() {
         let key = DataKey::from_bytes(&bytes(&format!("01{}", "00".repeat(31)))).unwrap();

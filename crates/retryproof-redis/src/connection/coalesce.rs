@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use std::task::Waker;
 
-    /// Counts writes.
+    /// A socket that records the length of each write.
     #[derive(Default)]
     struct Wire(Vec<usize>);
 

@@ -17,7 +17,7 @@ use crate::waiters::Waiters;
 
 /// How long a transition from a failed batch is retried while another process holds the lock.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
-/// The pause between two retries of such a transition.
+/// The pause between two retries of a transition from a failed batch.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// The writing connection and its state.
