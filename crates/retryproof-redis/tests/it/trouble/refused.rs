@@ -175,7 +175,7 @@ async fn sto_1_a_sentinel_is_no_store() {
     // Read the user's rights from the crate's README, so that the test checks that list.
     let page = include_str!("../../../README.md");
     let rights = page
-        .split("At a sentinel: `")
+        .split("At a sentinel, the user needs `")
         .nth(1)
         .and_then(|rest| rest.split('`').next())
         .expect("a list");
