@@ -194,6 +194,8 @@ mod tests {
         assert!(decode::<String, _>(&JsonCodec, &json).is_err());
         let bytes = encode(&BytesCodec, &Bytes::from_static(b"\x00\xff")).unwrap();
         assert_eq!(decode::<Bytes, _>(&BytesCodec, &bytes).unwrap(), &b"\x00\xff"[..]);
+        let bytes = encode(&BytesCodec, &vec![0_u8, 0xff]).unwrap();
+        assert_eq!(decode::<Vec<u8>, _>(&BytesCodec, &bytes).unwrap(), [0, 0xff]);
         decode(&NoCodec, &encode(&NoCodec, &()).unwrap()).unwrap();
     }
 

@@ -229,6 +229,7 @@ mod tests {
     #[test]
     fn fp_4_widths_and_the_order_of_entries_do_not_count() {
         assert_eq!(of(&7_u8), of(&7_i64));
+        assert_eq!(of(&1.5_f32), of(&1.5_f64));
         assert_eq!(of(&-7_i8), of(&-7_i128));
         assert_eq!(of(&(7_u64, "a")), of(&(7_u16, "a".to_owned())));
         let order = |seen| of(&Order { amount: 1, note: None, _seen: seen });

@@ -353,6 +353,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn id_1_identities_with_one_hash_are_equal_only_if_scope_and_key_are() {
+        let one = Identity::of("scope", "key").unwrap();
+        for other in [Identity::of("scope", "yek"), Identity::of("epocs", "key")] {
+            let other = Identity { hash: one.hash, ..other.unwrap() };
+            assert_ne!(one, other);
+        }
+        assert_eq!(one, Identity::of("scope", "key").unwrap());
+    }
+
+    #[test]
     fn id_3_bounds_are_exact() {
         assert!(Key::new("k".repeat(512)).is_ok());
         assert!(Key::new("k".repeat(513)).is_err());

@@ -365,7 +365,9 @@ mod tests {
             ("/", Some("/api"), "/api"),
             ("/charge", Some("/pay"), "/charge"),
         ] {
-            assert_eq!(request("POST", path, original).route().target(), target, "{path}");
+            let request = request("POST", path, original);
+            assert_eq!(request.route().target(), target, "{path}");
+            assert_eq!(RequestHead::target(&request), target, "{path}");
         }
     }
 
@@ -377,5 +379,47 @@ mod tests {
         assert!(!outer.covers(&request("PUT", "/api/pay", None).route()));
         assert!(!outer.covers(&request("POST", "/api/other", None).route()));
         assert!(!outer.covers(&request("POST", "/charge", Some("/api/pay")).route()));
+    }
+
+    /// The head of a framework with its own request type.
+    struct OtherHead(Method);
+
+    impl RequestHead for OtherHead {
+        fn method(&self) -> &Method {
+            &self.0
+        }
+
+        fn version(&self) -> Version {
+            Version::HTTP_11
+        }
+
+        fn target(&self) -> &str {
+            "/pay?a=b"
+        }
+
+        fn template(&self) -> Option<RouteTemplate<'_>> {
+            None
+        }
+
+        fn is_unmatched(&self) -> bool {
+            false
+        }
+
+        fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+            None
+        }
+    }
+
+    impl AdmittedHead for OtherHead {
+        fn caller(&self, _: &CallerHook) -> CallerFuture {
+            unreachable!("no hook is set")
+        }
+    }
+
+    #[test]
+    fn http_4_http_15_a_head_of_another_framework_has_a_route_and_the_filters_limit() {
+        let mut head = OtherHead(Method::POST);
+        assert!(head.route().covers(&request("POST", "/pay?a=b", None).route()));
+        assert_eq!(head.body_limit(1_000), 1_000);
     }
 }

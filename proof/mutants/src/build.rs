@@ -113,7 +113,7 @@ impl<'a> Tree<'a> {
         let mut left = mutants.clone();
         let (mut constant, mut impossible) = (BTreeSet::new(), BTreeSet::new());
         loop {
-            let files = self.switch(&left, &constant, count)?;
+            let files = self.switch(mutants, &left, &constant, count)?;
             let (faults, programs) = self.compile()?;
             if faults.is_empty() {
                 impossible.extend(files.values().flat_map(|file| &file.impossible));
@@ -150,11 +150,14 @@ impl<'a> Tree<'a> {
     /// Writes the files with the switches, and returns them by their path.
     fn switch(
         &self,
+        all: &Numbered<'_>,
         mutants: &Numbered<'_>,
         constant: &BTreeSet<String>,
         count: usize,
     ) -> Result<BTreeMap<String, Switched>, String> {
-        let mut by_file = BTreeMap::<&str, Numbered<'_>>::new();
+        // A file whose mutants were all refused is written too, as it was.
+        let mut by_file: BTreeMap<&str, Numbered<'_>> =
+            all.values().map(|mutant| (&*mutant.file, Numbered::new())).collect();
         for (&number, &mutant) in mutants {
             by_file.entry(&mutant.file).or_default().insert(number, mutant);
         }

@@ -152,6 +152,18 @@ fn lst_2_run_4_an_error_of_unknown_effect_comes_again_no_sooner_than_the_lease_e
 }
 
 #[test]
+fn lst_2_work_that_failed_uses_up_an_attempt_and_a_store_that_failed_does_not() {
+    assert!(Verdict::failed().is_failed_attempt());
+    assert!(!Verdict::failed().given_up().is_failed_attempt());
+    for (failed, result) in [(true, Err(action())), (false, Err(store(ErrorKind::Unavailable)))] {
+        let verdict = Verdict::of::<u8, _>(&result);
+        assert!(verdict.is_failure(), "{verdict:?}");
+        assert_eq!(verdict.is_failed_attempt(), failed, "{verdict:?}");
+    }
+    assert!(!Verdict::delayed(NOW).is_failed_attempt());
+}
+
+#[test]
 fn lst_2_a_message_out_of_redeliveries_is_a_dead_letter_and_one_that_is_done_is_not() {
     assert_eq!(Verdict::failed().given_up(), Verdict::DeadLetter { reason: Reason::Failed });
     let done = Verdict::Ack { reason: Reason::Replayed };

@@ -132,4 +132,24 @@ mod tests {
             assert!(same < 8, "{same} of 32 bytes are the same");
         }
     }
+
+    #[test]
+    fn seal_6_one_changed_bit_changes_both_halves_of_a_hidden_fingerprint() {
+        let own = mask("a", "k");
+        let hidden = |bytes: &[u8]| {
+            let hidden = own.hide(&Fingerprint::new(bytes).unwrap()).unwrap();
+            hidden.as_bytes()[1..].to_vec()
+        };
+        let plain = [7; 32];
+        let one = hidden(&plain);
+        for at in [0, 15, 16, 31] {
+            let mut changed = plain;
+            changed[at] ^= 1;
+            let other = hidden(&changed);
+            for half in [0..16, 16..32] {
+                let same = half.clone().filter(|&at| one[at] == other[at]).count();
+                assert!(same < 8, "byte {at}: {same} bytes of {half:?} are the same");
+            }
+        }
+    }
 }

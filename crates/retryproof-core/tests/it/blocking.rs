@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The blocking engine: the semantics of the async engine, and a clear error inside a runtime.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use retryproof_core::clock::ManualClock;
 use retryproof_core::{
     Attempt, CodecId, CompletionResult, ErrorKind, ExecuteError, IdempotencyContext, Outcome,
     Payload, SharedStore, Tombstone, blocking,
 };
 use retryproof_memory::MemoryStore;
-use retryproof_testkit::SlowStore;
+use retryproof_testkit::{FaultStore, Faults, Outage, SlowStore};
 
 fn ctx(key: &str) -> IdempotencyContext {
     let lease = Duration::from_millis(200);
@@ -27,6 +28,22 @@ fn acq_1_blocking_executes_once_and_replays() {
     assert!(engine.execute(ctx("f"), || Ok::<_, &str>(3)).unwrap().is_executed(), "RUN-4");
     engine.health().unwrap();
     assert_eq!(engine.purge().unwrap(), Some(0));
+}
+
+#[test]
+fn sto_4_blocking_purge_counts_records_and_health_reports_the_stores_error() {
+    let (clock, faults) = (ManualClock::new(), Faults::none());
+    let store = MemoryStore::with_clock(Arc::new(clock.clone()));
+    let store = SharedStore::builder(FaultStore::new(store, faults.clone())).with_purge().build();
+    let engine = blocking::Engine::new(store).unwrap();
+    let hour = Duration::from_secs(3_600);
+    let ctx = IdempotencyContext::builder("blocking", "k").ttl(hour).build().unwrap();
+    assert!(engine.execute(ctx, || Ok::<_, &str>(1)).unwrap().is_executed());
+    engine.health().unwrap();
+    clock.advance(hour);
+    assert_eq!(engine.purge().unwrap(), Some(1));
+    faults.begin_outage(Outage::Refuse);
+    assert_eq!(engine.health().unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
 #[test]

@@ -35,6 +35,26 @@ async fn times_out(lease: Lease) -> Result<bool, PayError> {
     Err(PayError::TimedOut)
 }
 
+#[tokio::test]
+async fn a_downstream_key_is_the_same_in_each_run_and_differs_by_step_and_key() {
+    let engine = engine();
+    let keys = async |key: &str| {
+        let action = |lease: Lease| async move {
+            Err::<u8, _>([lease.downstream_key("charge"), lease.downstream_key("mail")])
+        };
+        match engine.execute_with(ctx(key), action).await {
+            Err(ExecuteError::Action(keys)) => keys,
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = keys("k").await;
+    assert_eq!(first, keys("k").await);
+    let other = keys("l").await;
+    let all = std::collections::HashSet::from([&first[0], &first[1], &other[0], &other[1]]);
+    assert_eq!(all.len(), 4, "{all:?}");
+    assert!(first.iter().all(|key| key.len() == 64), "{first:?}");
+}
+
 /// Makes a call, whose value says whether it took over.
 async fn attempt(
     engine: &IdempotencyEngine,

@@ -903,15 +903,24 @@ fn cmp_7_the_blocking_form_does_the_same() {
     assert!(matches!(pay("b", true), Err(ExecuteError::Action("declined"))));
     assert_eq!(pay("b", false).unwrap(), Outcome::Executed("b".to_owned()));
     assert_eq!(db.rows(), ["a", "b"]);
-    let blocking::Acquisition::Granted(held) = engine.try_acquire(&ctx("c")).unwrap() else {
-        panic!()
-    };
-    let mut tx = Tx { db: db.clone(), rows: vec!["c".to_owned()], record: None, ended: false };
-    let pending = held.complete_in(&mut tx, value()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(tx.commit_tx()).unwrap();
-    pending.committed();
+    let by_hand = |row: &str, commits: bool| {
+        let blocking::Acquisition::Granted(held) = engine.try_acquire(&ctx(row)).unwrap() else {
+            panic!()
+        };
+        let mut tx = Tx { db: db.clone(), rows: vec![row.to_owned()], record: None, ended: false };
+        let pending = held.complete_in(&mut tx, value()).unwrap();
+        if commits {
+            runtime.block_on(tx.commit_tx()).unwrap();
+        }
+        drop(db.log());
+        pending
+    };
+    by_hand("c", true).committed();
+    assert!(db.log().contains(&"wake"), "ACQ-4");
     assert_eq!(pay("c", true).unwrap(), Outcome::Replayed("by hand".to_owned()));
+    assert!(by_hand("d", true).in_doubt().unwrap(), "the record is there");
+    assert!(!by_hand("e", false).in_doubt().unwrap(), "the record is not there");
 }
 
 /// A joined engine whose scope is switched off.

@@ -58,6 +58,19 @@ fn run_1_a_lease_beats_on_when_the_runtime_of_an_earlier_one_has_ended() {
     assert_eq!(engine.activity().beating, 0);
 }
 
+#[test]
+fn run_1_the_leases_of_all_runtimes_are_counted() {
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let runtimes = [runtime(), runtime(), runtime()];
+    let mut held = Vec::new();
+    for (at, runtime) in runtimes.iter().enumerate() {
+        held.push(runtime.block_on(engine.try_acquire(&ctx(&at.to_string()))).expect("a grant"));
+        assert_eq!(engine.activity().beating, at + 1);
+    }
+    drop(held);
+    assert_eq!(engine.activity().beating, 0);
+}
+
 /// A wrapper that waits after the call, although its profile says that it is immediate.
 #[derive(Debug)]
 struct Yields(MemoryStore);

@@ -249,6 +249,25 @@ async fn run_10_a_span_of_the_program_is_not_changed() {
 }
 
 #[tokio::test]
+async fn run_10_a_span_of_the_program_with_the_name_or_the_target_of_ours_is_not_changed() {
+    let none = tracing::field::Empty;
+    for named in [true, false] {
+        let (spans, _guard) = Spans::listen(filter_fn(|span| {
+            span.target() != "retryproof::call" || span.name() != "idempotency.call"
+        }));
+        let engine = IdempotencyEngine::new(MemoryStore::new());
+        let (own, name) = if named {
+            (tracing::info_span!("idempotency.call", outcome = none), "idempotency.call")
+        } else {
+            (tracing::info_span!(target: "retryproof::call", "own", outcome = none), "own")
+        };
+        pay(&engine).instrument(own).await;
+        let own = spans.seen().into_iter().find(|span| span.name == name).unwrap();
+        assert!(own.fields.is_empty(), "{own:?}");
+    }
+}
+
+#[tokio::test]
 async fn run_10_a_span_of_the_program_is_not_changed_in_place_of_one_that_is_filtered_out() {
     let (spans, _guard) = Spans::listen(filter_fn(|span| span.name() != "idempotency.call"));
     let engine = IdempotencyEngine::new(MemoryStore::new());

@@ -190,3 +190,19 @@ fn id_4_debug_of_a_body_shows_its_length_alone() {
     assert_eq!(format!("{body:?}"), "ReplayBody(6 bytes)");
     assert!(!format!("{:?}", GuardedBody::<ReplayBody>::replay(body)).contains("canary"));
 }
+
+#[test]
+fn http_8_a_replayed_body_ends_with_its_last_part_and_comes_apart_whole() {
+    type Guarded = GuardedBody<http_body_util::Full<Bytes>>;
+    assert!(Guarded::replay(ReplayBody::default()).is_end_stream());
+    assert!(Guarded::inner(Bytes::new().into()).is_end_stream());
+    assert!(!Guarded::inner(Bytes::from_static(b"a").into()).is_end_stream());
+    let trailers = Box::new(HeaderMap::from_iter([(
+        http::HeaderName::from_static("x-sum"),
+        http::HeaderValue::from_static("7"),
+    )]));
+    let body = ReplayBody::new(Bytes::from_static(b"abc"), Some(trailers.clone()));
+    assert!(!Guarded::replay(body).is_end_stream());
+    let body = ReplayBody::new(Bytes::from_static(b"abc"), Some(trailers.clone()));
+    assert_eq!(body.into_parts(), (Bytes::from_static(b"abc"), Some(trailers)));
+}

@@ -429,6 +429,13 @@ mod tests {
     }
 
     #[test]
+    fn http_14_a_transaction_that_could_not_be_opened_may_be_retried_later() {
+        let seconds = no_tx(NoTx::Unavailable, 7).retry_after;
+        assert!(seconds.is_some_and(|seconds| (1..=5).contains(&seconds)), "{seconds:?}");
+        assert_eq!(no_tx(NoTx::Misused, 7).retry_after, None);
+    }
+
+    #[test]
     fn http_4_the_limit_stands_in_the_detail_and_the_connection_closes() {
         let problem = refused(Finding::BodyTooLarge { read: OversizeBody::Declared, limit: 1024 });
         assert!(problem.detail.contains("1024") && problem.close);

@@ -59,3 +59,38 @@ impl Leases {
         expiry.iter().find(|(_, until)| **until > now).map(|(lease, _)| *lease)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use retryproof_core::store::{AcquireRequest, Grant};
+    use retryproof_core::{FencingToken, Identity, OwnerId};
+
+    #[test]
+    fn run_1_leases_that_run_are_kept_while_expired_ones_are_removed() {
+        let leases = Leases::default();
+        let id = || Identity::of("leases", "k").unwrap();
+        let granted = |lease: Duration| {
+            let req = AcquireRequest::new(OwnerId::new(), lease, lease);
+            let grant = Grant::new(FencingToken::new(1), lease, false);
+            let transition = Transition::Acquire(id(), req);
+            let result = Ok(TransitionResult::Acquired(Acquired::Granted(grant)));
+            leases.note(std::iter::once((&transition, &result)));
+        };
+        let hour = Duration::from_secs(3_600);
+        let nanos = |n: usize| Duration::from_nanos(n as u64 + 1);
+        (0..MAX_DURATIONS).for_each(|n| granted(nanos(n)));
+        granted(hour);
+        (0..MAX_DURATIONS).for_each(|n| granted(nanos(n)));
+        assert_eq!(leases.shortest(), Some(hour));
+        assert!(leases.0.lock().len() <= MAX_DURATIONS + 1);
+        (1..2 * MAX_DURATIONS).for_each(|n| granted(hour + nanos(n)));
+        (0..MAX_DURATIONS).for_each(|n| granted(nanos(n)));
+        assert_eq!(leases.shortest(), Some(hour), "leases that run are kept, however many");
+        assert!(leases.0.lock().len() <= 2 * MAX_DURATIONS + 1, "expired ones are removed");
+        let extend = Transition::Extend(id(), OwnerId::new(), hour / 2);
+        let result = Ok(TransitionResult::Fenced(FencedWrite::Applied));
+        leases.note(std::iter::once((&extend, &result)));
+        assert_eq!(leases.shortest(), Some(hour / 2));
+    }
+}

@@ -128,4 +128,25 @@ mod tests {
         let known = |file| FILES.lock().contains_key(file);
         assert!(known(&one) && known(&third) && !known(&other), "unused files are forgotten");
     }
+
+    #[test]
+    fn acq_8_a_queued_thread_wakes_up_as_soon_as_the_lock_is_free() {
+        let lock = FileWriteLock::of(Path::new("no such folder/wakes up"));
+        let held = lock.try_lock().expect("a free lock");
+        let (queued, waits) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn({
+            let lock = lock.clone();
+            move || {
+                let mut ticket = lock.queue();
+                assert!(ticket.wait(Duration::ZERO).is_none(), "the lock is taken");
+                queued.send(()).unwrap();
+                let deadline = RetryDeadline::new(Duration::from_secs(30));
+                let got = ticket.wait(Duration::from_secs(60)).is_some();
+                got && !deadline.has_passed()
+            }
+        });
+        waits.recv().unwrap();
+        drop(held);
+        assert!(thread.join().unwrap(), "the thread waited for its whole time limit");
+    }
 }

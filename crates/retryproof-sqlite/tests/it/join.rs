@@ -6,8 +6,10 @@
 mod bounded;
 
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use retryproof_core::observe::{Counters, Counts};
@@ -619,6 +621,22 @@ async fn cmp_7_sto_5_sqlite_calls_beside_an_open_transaction_end_in_time() {
     // The store can be closed while the transaction is open.
     drop(world);
     drop(tx);
+}
+
+#[test]
+fn cmp_7_sqlite_a_transaction_commits_outside_of_a_runtime() {
+    let dir = Dir::new();
+    ledger(&dir);
+    let source = SqliteTxSource::open_with(&dir.config()).unwrap();
+    let mut cx = Context::from_waker(Waker::noop());
+    let Poll::Ready(Ok(mut tx)) = pin!(source.begin()).poll(&mut cx) else {
+        panic!("no lock is held")
+    };
+    tx.execute("INSERT INTO ledger VALUES ('paid')", []).unwrap();
+    let insert = tx.run_statement("INSERT INTO ledger VALUES (?1)", &[Param::Bool(true)]);
+    assert!(matches!(pin!(insert).poll(&mut cx), Poll::Ready(Ok(1))));
+    assert!(matches!(pin!(tx.commit_tx()).poll(&mut cx), Poll::Ready(Ok(()))));
+    assert_eq!(rows(&dir.file()), ["paid", "1"]);
 }
 
 #[test]

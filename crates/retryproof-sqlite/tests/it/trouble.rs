@@ -3,6 +3,8 @@
 //! half-written, no key shown (ID-4).
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use retryproof_core::store::{Acquired, FencedWrite, Peeked};
@@ -80,6 +82,38 @@ async fn cmp_8_a_damaged_file_fails_closed() {
         }
     }
     assert!(corrupt > 100, "{corrupt}");
+}
+
+#[tokio::test]
+async fn sto_5_calls_after_the_end_of_the_writing_thread_are_answered() {
+    let (dir, panics) = (Dir::new(), Arc::new(AtomicBool::new(false)));
+    let clock = {
+        let panics = Arc::clone(&panics);
+        move || {
+            assert!(!panics.load(Ordering::SeqCst), "on purpose");
+            1_700_000_000_000_000
+        }
+    };
+    let store = SqliteStore::open_with(dir.config().with_wall_clock(clock)).expect("opened");
+    let (name, owner) = (id("k"), OwnerId::new());
+    grant(&store, &name, owner).await;
+    panics.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        let answer = tokio::time::timeout(LONG, store.extend(&name, owner, LONG)).await;
+        let error = answer.expect("an answer").expect_err("the thread has ended");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn sto_5_an_error_that_is_no_lock_is_answered_without_a_second_try() {
+    let dir = Dir::new();
+    let minute = Duration::from_secs(60);
+    let store = SqliteStore::open_with(dir.config().with_busy_timeout(minute)).expect("opened");
+    dir.stranger().execute_batch("DROP TABLE retryproof_records").expect("dropped");
+    let (name, owner) = (id("k"), OwnerId::new());
+    let answer = tokio::time::timeout(minute / 2, store.acquire(&name, &request(owner))).await;
+    assert!(answer.expect("no wait for the busy timeout").is_err());
 }
 
 #[tokio::test]

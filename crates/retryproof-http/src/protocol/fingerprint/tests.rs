@@ -93,3 +93,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn fp_5_ignored_members_matter_only_to_the_json_fingerprint() {
+    let ignored = super::ignored::IgnoredMembers::new(&["/at".to_owned()]);
+    let of = |algorithm, body: &str| {
+        fingerprint_without(
+            Some(&ignored),
+            algorithm,
+            &RequestParts::new("POST", "/", body.as_bytes()),
+        )
+    };
+    let (one, other) = (r#"{"at":1}"#, r#"{"at":2}"#);
+    assert_eq!(of(FingerprintAlgorithm::Json, one), of(FingerprintAlgorithm::Json, other));
+    for algorithm in [FingerprintAlgorithm::Request, FingerprintAlgorithm::Body] {
+        assert_ne!(of(algorithm, one), of(algorithm, other));
+    }
+}

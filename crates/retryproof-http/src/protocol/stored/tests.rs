@@ -322,3 +322,32 @@ fn ops_4_a_response_that_no_handler_returns_is_refused() {
         assert!(StoredResponse::encode(200, &[("a", value)], b"").is_err(), "{value:?}");
     }
 }
+
+#[test]
+fn http_8_many_fields_with_long_names_survive() {
+    let long = "x".repeat(200);
+    let headers: OwnedLines = (0..300).map(|n| line(&format!("{long}-{n}"), "v")).collect();
+    let record = response(200, &headers, &vec![line(&long, "7")], &[b"ab"]);
+    let stored = StoredResponse::decode(record).unwrap();
+    assert_eq!(owned(stored.headers()), headers);
+}
+
+#[test]
+fn http_8_one_pass_reads_common_and_other_names_and_the_length_only_for_head() {
+    let headers = vec![line("content-type", "a/b"), line("x-b", "1"), line("content-length", "7")];
+    let bytes = response(201, &headers, &vec![line("x-t", "")], &[b"ab"]);
+    for (to_head, fields) in [(false, 2), (true, 3)] {
+        let record = StoredRecord { bytes: &bytes, to_head };
+        let start = |status, count| {
+            assert_eq!((status, count), (201, 3));
+            OwnedLines::new()
+        };
+        let read = record.read(start, |lines, name, value| {
+            let name = name.map_or_else(str::to_owned, |code| COMMON_NAMES[code].to_owned());
+            lines.push((name, value.to_vec()));
+            Some(())
+        });
+        let (lines, body) = read.unwrap();
+        assert_eq!((&lines[..], &body[..]), (&headers[..fields], &b"ab"[..]));
+    }
+}

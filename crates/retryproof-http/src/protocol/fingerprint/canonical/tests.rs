@@ -291,3 +291,10 @@ fn fp_3_canonicalisation_is_linear_in_the_body() {
         assert!(each < bound, "{what}: {each} ns per byte");
     }
 }
+
+#[test]
+fn fp_3_each_short_escape_is_read() {
+    let text = r#"["\b\f\n\r\t\/\"\\"]"#;
+    assert_eq!(jcs(text).as_deref(), Some(r#"["\b\f\n\r\t/\"\\"]"#));
+    assert_eq!(jcs(r#"["\a"]"#), None);
+}
