@@ -48,7 +48,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   bite [--stores LIST] [--layers LIST] [--defects LIST] [--secs N]
                  plant each defect in each store (memory, sqlite, postgres, mariadb, redis), and print which test of the kit, of the
                  simulation and of the kill test catches it; fails if a cell of this table is empty. Starts the servers it needs
-  mutants [CRATE...] [--seed S] [--count N] [--jobs N] [--quick]
+  mutants [CRATE...] [--seed S] [--count N] [--jobs N] [--quick] [--again]
                  change the code in small ways, and fail if the tests catch fewer than 95 % of the changes
                  (core, http, memory, sqlite, postgres, mysql, redis; all of them without a name; seed 1, 300 of each crate)";
 

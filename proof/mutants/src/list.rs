@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use crate::subject::Subject;
 
@@ -59,7 +60,8 @@ pub(crate) fn list(root: &Path, subject: &Subject) -> Result<Vec<Mutant>, String
 }
 
 /// The mutants in the tool's list. A function that returns `fmt::Result` prints for a person
-/// (`Debug`, `Display`), so its mutants are left out.
+/// (`Debug`, `Display`), so its mutants are left out. So are those in a module `tests` that depends
+/// on a feature too.
 fn listed(json: &Value, folder: &str) -> Vec<Mutant> {
     let all = json.as_array().map_or(&[][..], Vec::as_slice).iter();
     let mut mutants: Vec<Mutant> = all.filter_map(|value| mutant(value, folder)).collect();
@@ -82,6 +84,9 @@ fn mutant(value: &Value, folder: &str) -> Option<Mutant> {
     let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
     let place = |value: &Value| Some((number(&value["line"])?, number(&value["column"])?));
     let (_, change) = value["name"].as_str()?.split_once(": ")?;
+    if change.contains(" tests::") {
+        return None;
+    }
     Some(Mutant {
         file: value["file"].as_str()?.strip_prefix(folder)?.trim_start_matches('/').to_owned(),
         start: place(&value["span"]["start"])?,
@@ -92,26 +97,14 @@ fn mutant(value: &Value, folder: &str) -> Option<Mutant> {
     })
 }
 
-/// Draws `count` mutants, or all if there are fewer. The seed decides which ones.
+/// Draws `count` mutants, or all if there are fewer. The seed decides which ones. If the code
+/// changes, the other mutants stay drawn.
 pub(crate) fn sample(mut mutants: Vec<Mutant>, seed: u64, count: usize) -> Vec<Mutant> {
-    let mut state = seed;
-    let count = count.min(mutants.len());
-    for at in 0..count {
-        let left = (mutants.len() - at) as u64;
-        let further = usize::try_from(random(&mut state) % left).unwrap_or(0);
-        mutants.swap(at, at + further);
-    }
+    mutants.sort_by_cached_key(|mutant| {
+        Sha256::digest(format!("{seed} {} {}", mutant.file, mutant.change).as_bytes())
+    });
     mutants.truncate(count);
     mutants
-}
-
-/// The next number of SplitMix64.
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
@@ -139,6 +132,7 @@ mod tests {
             value(9, "replace f", "-> bool"),
             value(3, "replace f", "-> bool"),
             value(1, "printed", "-> fmt::Result"),
+            value(2, "replace tests::f", "-> bool"),
         ]);
         let names: Vec<_> =
             listed(&json, "crates/a").into_iter().map(|m| (m.file, m.start, m.change)).collect();
@@ -158,6 +152,9 @@ mod tests {
         assert_eq!(drawn(1, 300)[..20], drawn(1, 20), "a smaller sample is part of a larger one");
         assert_eq!(drawn(1, 300).into_iter().collect::<BTreeSet<_>>().len(), 300);
         assert_ne!(drawn(1, 300), drawn(2, 300));
+        let fewer = sample(all[1..].to_vec(), 1, 300);
+        let stay = drawn(1, 300).iter().filter(|mutant| fewer.contains(mutant)).count();
+        assert!(stay >= 299, "{stay} of 300 are drawn again from 999 mutants");
         assert_eq!(drawn(1, 5_000).len(), 1_000);
     }
 }

@@ -42,6 +42,8 @@ struct Wanted {
     jobs: usize,
     /// Whether the mutants without a switch are left out.
     quick: bool,
+    /// Whether to draw the mutants that have an old result, instead of by the seed.
+    again: bool,
 }
 
 fn main() -> ExitCode {
@@ -60,7 +62,8 @@ fn main() -> ExitCode {
 }
 
 fn wanted(arguments: &[String]) -> Result<Wanted, String> {
-    let mut wanted = Wanted { subjects: Vec::new(), seed: 1, count: 300, jobs: 3, quick: false };
+    let mut wanted =
+        Wanted { subjects: Vec::new(), seed: 1, count: 300, jobs: 3, quick: false, again: false };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -68,6 +71,7 @@ fn wanted(arguments: &[String]) -> Result<Wanted, String> {
             "--count" => wanted.count = number(argument, arguments.next())?,
             "--jobs" => wanted.jobs = number(argument, arguments.next())?,
             "--quick" => wanted.quick = true,
+            "--again" => wanted.again = true,
             name => wanted.subjects.push(Subject::of(name)?),
         }
     }
@@ -105,7 +109,11 @@ fn one(
     let sources = Sources::read(&root.join(subject.folder()))?;
     let path = root.join(format!("proof/mutants/results/{}.tsv", subject.name));
     let mut record = Record::read(path, sources)?;
-    let drawn = sample(all.clone(), wanted.seed, wanted.count);
+    let drawn = if wanted.again {
+        all.iter().filter(|mutant| record.has(mutant)).cloned().collect()
+    } else {
+        sample(all.clone(), wanted.seed, wanted.count)
+    };
     let left: BTreeSet<usize> =
         (0..drawn.len()).filter(|&number| record.valid(&drawn[number]).is_none()).collect();
     println!(

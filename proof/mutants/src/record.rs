@@ -153,6 +153,11 @@ impl Record {
         (*hash == self.sources.of(&mutant.file, end)).then_some(end)
     }
 
+    /// Whether there is a result, valid or not.
+    pub(crate) fn has(&self, mutant: &Mutant) -> bool {
+        self.lines.contains_key(&(mutant.file.clone(), mutant.change.clone()))
+    }
+
     /// Notes a result, and writes the file.
     pub(crate) fn note(&mut self, mutant: &Mutant, end: End) -> Result<(), String> {
         let hash = self.sources.of(&mutant.file, &end);
