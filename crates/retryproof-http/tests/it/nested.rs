@@ -8,7 +8,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post as on_post};
 use http::{Request, StatusCode};
 use retryproof_core::Recorded;
-use retryproof_http::adapter::CallMark;
 use retryproof_http::{AnswerFate, Methods, Policy, Release};
 use tower::ServiceExt as _;
 
@@ -141,41 +140,4 @@ async fn acq_14_a_request_inside_the_handler_of_its_own_key_is_in_flight_at_once
     let app = Router::new().route("/order", on_post(handler).layer(filter.guard(STD)));
     let outer = send(&app, post("/order", "k", "")).await;
     assert_eq!((outer.status, outer.text()), (StatusCode::CONFLICT, "in-flight"));
-}
-
-/// An app whose handler sends a request for its own route to `inner`, with the extensions of its own
-/// request, and returns the response. `headers` are those of the inner request.
-fn forwarding(inner: &Router, headers: &'static [(&'static str, &'static str)]) -> Router {
-    let inner = inner.clone();
-    let handler = move |outer: axum::extract::Request| async move {
-        let mark = outer.extensions().get::<CallMark>().expect("a guarded request");
-        assert!(mark.key().starts_with("outer-"), "{}", mark.key());
-        let mut request = request(http::Method::POST, "/order", headers, "");
-        *request.extensions_mut() = outer.extensions().clone();
-        let Ok(answer) = inner.oneshot(request).await;
-        answer
-    };
-    Router::new().route("/order", on_post(handler).layer(filter().guard(STD)))
-}
-
-#[tokio::test(start_paused = true)]
-async fn http_15_a_request_inside_with_a_key_of_its_own_is_a_call_of_its_own() {
-    let other_header = || filter_with(|config| config.web.key_header = "x-key".into());
-    for (what, inner, headers, expected) in [
-        ("its own key", filter(), &[("idempotency-key", "inner")][..], 1),
-        ("no key", filter(), &[], 2),
-        ("another header", other_header(), &[("x-key", "inner")], 2),
-    ] {
-        let runs = Runs::default();
-        let counted = {
-            let runs = runs.clone();
-            move || async move { runs.run().to_string() }
-        };
-        let inner = Router::new().route("/order", on_post(counted).layer(inner.guard(STD)));
-        let app = forwarding(&inner, headers);
-        for key in ["outer-1", "outer-2"] {
-            assert_eq!(send(&app, post("/order", key, "")).await.status, StatusCode::OK, "{what}");
-        }
-        assert_eq!(runs.count(), expected, "{what}");
-    }
 }
