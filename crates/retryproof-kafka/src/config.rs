@@ -189,7 +189,7 @@ impl KafkaListenerBuilder {
         self
     }
 
-    /// Sets how many unanswered messages of one partition the listener can hold. The default is
+    /// Sets how many unfinished messages of one partition the listener can hold. The default is
     /// 100. At this number, the listener pauses the partition.
     pub fn partition_prefetch(mut self, messages: usize) -> Self {
         self.partition_prefetch = messages.clamp(1, 100_000);

@@ -51,8 +51,9 @@ pub trait KeyProvider: fmt::Debug + Send + Sync + 'static {
 /// Master keys from a file or an environment variable (SEAL-3).
 ///
 /// Each line is `ID:KEY`. An id has 1 to 64 letters, digits, dots, dashes and underscores. A key has
-/// 64 hex digits, for example from `openssl rand -hex 32`. The first line wraps new data keys; every
-/// line unwraps. Blank lines, and lines that begin with `#`, are skipped.
+/// 64 hex digits, for example from `openssl rand -hex 32`. The first key wraps new data keys. Each
+/// key can unwrap the data keys that it wrapped. Blank lines, and lines that begin with `#`, are
+/// skipped.
 #[derive(Clone)]
 pub struct MasterKeys(Arc<[(String, DataKey)]>);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Subject`]: a store under test, with the abilities beyond the contract that the kit can use.
 //!
-//! This file is over 400 lines long because `Concrete`, which lets the erased and the concrete form
-//! share one store, implements every method of the contract again.
+//! This file is over 400 lines long because `Concrete`, through which the type-erased `SharedStore`
+//! and the kit's own operations use the same store, implements every method of the contract again.
 
 use std::fmt;
 use std::future::Future;
@@ -410,7 +410,8 @@ impl<S: fmt::Debug> fmt::Debug for SubjectBuilder<S> {
     }
 }
 
-/// Shares one store between its erased and its concrete form.
+/// Lets the type-erased `SharedStore` and the kit's operations on the concrete type use the same
+/// store.
 struct Concrete<S>(Arc<S>);
 
 impl<S> Clone for Concrete<S> {

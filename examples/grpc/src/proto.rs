@@ -62,7 +62,7 @@ pub const HISTORY: &str = "/pay.v1.Payments/History";
 
 type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
 
-/// The stream of a history.
+/// The stream of receipts that `History` returns.
 pub type Receipts = Pin<Box<dyn Stream<Item = Result<Receipt, Status>> + Send>>;
 
 /// The methods of the service.

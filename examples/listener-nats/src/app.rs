@@ -55,7 +55,8 @@ pub(crate) async fn consumer(jetstream: &Context, name: &str) -> Result<PullCons
         // Long work does not need a longer time, because the listener reports progress.
         ack_wait: Duration::from_secs(5),
         // Do not set `max_deliver`: the server would not deliver a message again if the consumer
-        // was killed during the message's last delivery. Use the listener's `max_deliveries` instead.
+        // was killed during the last delivery that `max_deliver` allows. Use the listener's
+        // `max_deliveries` instead.
         ..pull::Config::default()
     };
     Ok(jetstream.get_stream(name).await?.get_or_create_consumer(CONSUMER, config).await?)

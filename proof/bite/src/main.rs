@@ -73,7 +73,7 @@ fn cell(options: &Options, store: &str, layer: Layer, defect: Option<Defect>) ->
     }
 }
 
-/// Runs the seeds of the simulation's tests.
+/// Runs the simulation with the seeds that its tests use.
 fn simulated(defect: Option<Defect>) -> Cell {
     match (simulation::sweep(1..1_001, defect), defect) {
         (Err(failure), Some(_)) => {

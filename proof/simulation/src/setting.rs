@@ -50,8 +50,8 @@ pub(crate) struct Setting {
 impl Setting {
     pub(crate) fn draw(random: &mut Random) -> Self {
         let (processes, callers) = (random.within(2..9), random.within(1..4));
-        // The more callers there are, the shorter the run, because S18 can search only short
-        // stories.
+        // The more callers there are, the shorter the run, because the judge's rule S18 gives up on
+        // an identity with too many calls.
         let longest = (7_000 / (processes * callers)).clamp(400, 2_500);
         let length_ms = random.within(longest / 2..longest);
         let shortest = one_of(random, &[40, 100, 300]);

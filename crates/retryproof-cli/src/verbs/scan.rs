@@ -81,7 +81,7 @@ impl<'a> Scan<'a> {
     pub(crate) fn remark_unreadable(&self) {
         if self.unreadable > 0 {
             remark(format_args!(
-                "this version of the command cannot read {} records",
+                "records that this version of the command cannot read: {}",
                 self.unreadable
             ));
         }

@@ -89,7 +89,7 @@ fn cmp_8_a_record_that_cannot_be_read_is_counted_and_stays() {
     assert_eq!(code(&verb(&place, &["get", "work", "k"])), 5);
     let listed = verb(&place, &["ls", "--output", "jsonl"]);
     assert_eq!((code(&listed), out(&listed).lines().count()), (0, 1));
-    assert!(err(&listed).contains("cannot read 1 records"), "{}", err(&listed));
+    assert!(err(&listed).contains("cannot read: 1\n"), "{}", err(&listed));
     let top = verb(&place, &["top", "--count", "1"]);
     assert!(out(&top).contains("\"unreadable\":1"), "{}", out(&top));
     let exported = verb(&place, &["export"]);

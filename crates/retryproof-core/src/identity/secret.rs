@@ -180,8 +180,8 @@ impl fmt::Debug for IdentitySecret {
 }
 
 impl Key {
-    /// Removes the digest of a plain key. The digest depends on the scope, and the key may come
-    /// from an identity with another scope.
+    /// Removes the digest of a plain key. The digest depends on the scope, so it would be wrong if
+    /// the key came from an identity with another scope.
     pub(super) fn without_digest(self) -> Self {
         match &self.digest {
             Some(digest) if digest.digits != self.text => Self { digest: None, ..self },
@@ -192,7 +192,7 @@ impl Key {
 
 impl Identity {
     /// Adds the digest of the key under `secret`, unless the identity already has it. The digest
-    /// changes only what the identity prints.
+    /// affects only how the identity is printed.
     pub(crate) fn hashed(self, secret: &IdentitySecret) -> Self {
         if self.key.digest.as_ref().is_some_and(|digest| digest.mark == secret.mark()) {
             return self;

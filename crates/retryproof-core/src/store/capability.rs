@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Capabilities of a store beyond the contract: [`Purge`] and [`Inspect`]. Two more capabilities,
-//! [`Force`](super::Force) and [`Join`](super::Join), have their own files.
+//! Capabilities of a store beyond the contract: [`Purge`] and [`Inspect`]. Three more capabilities,
+//! [`Audit`](super::Audit), [`Force`](super::Force) and [`Join`](super::Join), have their own
+//! files.
 
 use std::future::Future;
 use std::time::Duration;

@@ -347,8 +347,8 @@ async fn http_13_the_stores_own_limit_counts_if_it_is_lower() {
         }
     };
     let app = Router::new().route("/pay", any(handler).layer(filter.guard(STD)));
-    // The body of `a` is over the limit. The body of `b` is over it only together with the header
-    // fields and the envelope. The response to `c` is below it.
+    // The body of the response to `a` is over the limit. The body of the response to `b` is over it
+    // only together with the header fields and the envelope. The response to `c` is below it.
     for (key, len, replayed) in [("a", "301", false), ("b", "290", false), ("c", "200", true)] {
         assert_eq!(send(&app, post("/pay", key, len)).await.body.len().to_string(), len);
         let again = send(&app, post("/pay", key, len)).await;

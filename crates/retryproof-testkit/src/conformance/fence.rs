@@ -136,7 +136,8 @@ pub async fn run_1_extend_renews_the_lease(s: &Subject) {
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
 }
 
-/// The requested time counts from the extend, even if the extend makes the lease end sooner.
+/// An extend sets the lease's end to the requested time from now, even if the lease then ends
+/// sooner than before.
 pub async fn run_1_extend_counts_from_now(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

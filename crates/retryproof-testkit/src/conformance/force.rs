@@ -247,8 +247,8 @@ pub async fn ops_4_a_released_key_is_fresh(s: &Subject) {
     let next = granted(s.caller(&id).acquire(LONG).await);
     assert!(
         next.token > token && !next.took_over,
-        "the grant after a release should be no takeover and have a larger token than {token}, got \
-         {next:?}"
+        "the grant after a release should not be a takeover and should have a larger token than \
+         {token}, got {next:?}"
     );
     assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner);
     assert_eq!(holder.complete(b"late").await, FencedWrite::NotOwner);
@@ -318,8 +318,8 @@ pub async fn ops_4_a_forgotten_key_runs_again(s: &Subject) {
     let grant = granted(next.acquire(LONG).await);
     assert!(
         grant.token > token && !grant.took_over,
-        "the grant after a `forget` should be no takeover and have a larger token than {token}, \
-         got {grant:?}"
+        "the grant after a `forget` should not be a takeover and should have a larger token than \
+         {token}, got {grant:?}"
     );
     assert_eq!(next.complete(b"second").await, FencedWrite::Applied);
     let stored = is_complete(holder.peek().await);

@@ -71,7 +71,7 @@ pub async fn id_5_a_hashed_store_keeps_no_key(s: &Subject) {
         assert_eq!(get(known).await.map(|record| record.token), Some(token));
     }
     let guessed = Identity::of(id.scope(), digest).expect("a digest should be a valid key");
-    assert!(get(&guessed).await.is_none(), "a digest sent as a key should lead to another record");
+    assert!(get(&guessed).await.is_none(), "a digest sent as a key should not reach the record");
 }
 
 /// A store that was set up with plain identities, or with one secret, refuses to be opened or

@@ -19,8 +19,8 @@ pub async fn run_4_a_released_key_is_fresh(s: &Subject) {
     let grant = granted(next.acquire(LONG).await);
     assert!(
         !grant.took_over && grant.token > token,
-        "the grant after a release should be no takeover and have a larger token than {token}, got \
-         {grant:?}"
+        "the grant after a release should not be a takeover and should have a larger token than \
+         {token}, got {grant:?}"
     );
     assert_eq!(next.complete(b"next").await, FencedWrite::Applied);
     let stored = is_complete(holder.peek().await);

@@ -140,8 +140,8 @@ pub async fn cmp_6_the_completer_past_its_ttl_is_granted_afresh(s: &Subject) {
     let second = granted(holder.acquire(LONG).await);
     assert!(
         !second.took_over && second.token > first.token,
-        "the grant after the ttl should be no takeover and have a larger token; first {first:?}, \
-         then {second:?}"
+        "the grant after the ttl should not be a takeover and should have a larger token; \
+         first {first:?}, then {second:?}"
     );
 }
 

@@ -42,8 +42,8 @@ pub fn check(input: &[u8], canonical: Canonical) -> u64 {
     let again = serde_json::from_slice::<Value>(&written);
     let again = again.unwrap_or_else(|error| panic!("wrote no JSON: {error}: {}", shown()));
     assert!(same(&read, &again), "another value: {}", shown());
-    // Compare only values without doubles, because serde_json reads some doubles inexactly, even
-    // those that are written as long integers.
+    // Compare only values without doubles, because serde_json reads some doubles inexactly. It also
+    // reads an integer that does not fit into 64 bits as a double.
     if exact(&read) {
         let sorted = serde_json::to_vec(&read).unwrap_or_default();
         if let Some(other) = canonical(&sorted) {

@@ -91,8 +91,9 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         let sure = holder.leases(story).filter(|lease| lease.end() < op.invoke);
         let last = sure.max_by_key(|lease| lease.invoke);
         // If two calls were under way at the same time, the first one sent may have taken effect
-        // second. The lease of a heartbeat counts from its effect, and that of an acquire from the
-        // start of its statement.
+        // second. A lease that a heartbeat extends runs from the moment at which the heartbeat
+        // takes effect. A lease that an acquire grants runs from the start of the acquire's
+        // statement.
         let together = |last: &Op| {
             let asked = holder.ops.iter().map(|at| &story.ops[*at]);
             let asked =

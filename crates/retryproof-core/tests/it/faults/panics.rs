@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A store that panics: only the call in which it panics fails (STO-5).
+//! If a call to the store panics, only that call fails (STO-5).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -57,8 +57,8 @@ async fn acq_9_a_call_is_sent_again_over_a_new_line() {
     line.proxy.cut();
     execute(&*store, &id("before"), "x").await;
 
-    // The connection stalls and is then cut while each kind of call runs, so the call was sent but
-    // not answered.
+    // Each kind of call starts on a stalled connection, which is then cut. In most rounds, the call
+    // has been sent by then, but not answered.
     let owner = OwnerId::new();
     for round in 0..20 {
         let id = id(&format!("k{round}"));
