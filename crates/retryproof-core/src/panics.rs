@@ -31,12 +31,13 @@ pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
 ///
 /// # Errors
 /// The panic of `future`. After a panic, the future must not be polled again.
-pub async fn catch_panic_of<F: Future>(mut future: Pin<&mut F>) -> Result<F::Output, Panic> {
-    poll_fn(|cx| match catch_panic(|| future.as_mut().poll(cx)) {
+pub fn catch_panic_of<F: Future>(
+    mut future: Pin<&mut F>,
+) -> impl Future<Output = Result<F::Output, Panic>> {
+    poll_fn(move |cx| match catch_panic(|| future.as_mut().poll(cx)) {
         Ok(poll) => poll.map(Ok),
         Err(panic) => Poll::Ready(Err(panic)),
     })
-    .await
 }
 
 /// Polls a store call to completion. If the call panics, returns an error which says that the

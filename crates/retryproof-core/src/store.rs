@@ -77,15 +77,16 @@ pub struct StoreProfile {
     pub max_duration: Duration,
     /// Whether the store removes expired records without [`Purge`] (STO-4).
     pub reclaims: bool,
-    /// Whether the records exist only in this process and every acquire is ready at its first poll.
+    /// Whether the records exist only in this process and every acquire and completion is ready at
+    /// its first poll.
     ///
-    /// The engine then polls an acquire without allocating, and creates owner ids without a system
+    /// The engine then polls these calls without allocating, and creates owner ids without a system
     /// call. After a fork, two processes can create the same id, which is safe only if they share
     /// no records (ACQ-9).
     ///
     /// A wrapper must call [`without_immediate`](Self::without_immediate) on the profile if its own
-    /// calls can wait. Otherwise, the engine sends an acquire a second time, with the same owner,
-    /// whenever the first one has to wait. The repetition is harmless (ACQ-9).
+    /// calls can wait. Otherwise, the engine drops an acquire or a completion that has to wait, and
+    /// sends it again with the same owner. The repetition is harmless (ACQ-9, CMP-3).
     pub immediate: bool,
     /// The secret of a store with hashed identities (ID-5). [`SharedStore`] then replaces the key
     /// in each call by a digest.
@@ -124,7 +125,8 @@ impl StoreProfile {
         self
     }
 
-    /// Declares that an acquire never waits and that no other process shares the records.
+    /// Declares that acquires and completions never wait, and that no other process shares the
+    /// records.
     #[must_use]
     pub fn with_immediate(mut self) -> Self {
         self.immediate = true;

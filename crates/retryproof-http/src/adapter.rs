@@ -85,7 +85,7 @@ impl GrantedRequest {
     /// Outside a `LocalSet`, `run_local` also panics if the call has to wait, because the call
     /// cannot be spawned there.
     pub fn run_local<H, R, E, F, Fut>(
-        self,
+        self: Box<Self>,
         admitted: AdmittedRequest,
         head: H,
         pre_grant: Option<&PreGrant>,

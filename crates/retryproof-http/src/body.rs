@@ -178,7 +178,8 @@ impl<B: Body<Data = Bytes>> Body for GuardedBody<B> {
             return Pin::new(this.first).poll_frame(cx).map_err(|never| match never {});
         }
         let mut frame = ready!(match this.rest.project() {
-            BodyTailProjection::Nothing => Poll::Ready(None),
+            BodyTailProjection::Nothing => return Poll::Ready(None),
+            BodyTailProjection::Inner { body } if !*this.of_handler => return body.poll_frame(cx),
             BodyTailProjection::Inner { body } => body.poll_frame(cx),
             BodyTailProjection::Read { call } => {
                 let body = call.as_mut().response_body_mut();

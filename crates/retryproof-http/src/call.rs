@@ -18,6 +18,7 @@ use tracing::Span;
 
 use crate::filter::{IdempotencyFilter, Inner};
 use crate::head::Route;
+use crate::header_map::SpecialFields;
 use crate::policy::CallTerms;
 use crate::protocol::key::{ClientKey, KeyError};
 use crate::switches::PolicySwitches;
@@ -63,7 +64,9 @@ pub(crate) struct PreparedRequest {
 #[must_use]
 pub struct GrantedRequest {
     pub(crate) request: PreparedRequest,
-    pub(crate) lease: HeldLease,
+    pub(crate) lease: Lease,
+    /// The same lease, to end it; `None` after the function that ends it has taken it.
+    pub(crate) held: Option<HeldLease>,
     /// The span of the call; disabled if no subscriber records it.
     pub(crate) span: Span,
 }
@@ -187,25 +190,32 @@ pin_project! {
     /// rest, if any.
     pub(crate) struct RunningCall<R> {
         mark: CallMark,
-        pub(crate) context: IdempotencyContext,
-        // The request's body, shared with the handler. If the call ends as a duplicate of a record
-        // with a different fingerprint algorithm, this body is fingerprinted again (FP-3).
-        request_body: Bytes,
-        // This field is `None` after the function that ends the lease has taken it.
-        lease: Option<HeldLease>,
+        // The grant stays in its box, so that no stage has to move it. The handler shares the
+        // request's body. If the call ends as a duplicate of a record with a different fingerprint
+        // algorithm, this body is fingerprinted again (FP-3).
+        granted: Box<GrantedRequest>,
+        fields: SpecialFields,
         #[pin]
         response_body: Option<R>,
     }
 }
 
 impl<R> RunningCall<R> {
-    pub(crate) fn new(
-        mark: CallMark,
-        context: IdempotencyContext,
-        request_body: Bytes,
-        lease: HeldLease,
-    ) -> Self {
-        Self { mark, context, request_body, lease: Some(lease), response_body: None }
+    pub(crate) fn new(mark: CallMark, granted: Box<GrantedRequest>) -> Self {
+        Self { mark, granted, fields: SpecialFields::default(), response_body: None }
+    }
+
+    pub(crate) fn context(&self) -> &IdempotencyContext {
+        &self.granted.request.context
+    }
+
+    /// The fields of the handler's response that need special treatment.
+    pub(crate) fn fields(&self) -> SpecialFields {
+        self.fields
+    }
+
+    pub(crate) fn set_fields(self: Pin<&mut Self>, fields: SpecialFields) {
+        *self.project().fields = fields;
     }
 
     pub(crate) fn mark(&self) -> &CallMark {
@@ -221,7 +231,7 @@ impl<R> RunningCall<R> {
     }
 
     pub(crate) fn request_body(&self) -> &Bytes {
-        &self.request_body
+        &self.granted.request.body
     }
 
     /// Whether a layer guards the call.
@@ -251,7 +261,7 @@ impl<R> RunningCall<R> {
     }
 
     pub(crate) fn take_lease(self: Pin<&mut Self>) -> Option<HeldLease> {
-        self.project().lease.take()
+        self.project().granted.held.take()
     }
 
     /// Stores the response body here, so that it can be read.
@@ -270,7 +280,7 @@ impl<R> RunningCall<R> {
     /// Frees the request's bytes. Called after the call has ended, when only its response body
     /// remains to be sent.
     pub(crate) fn forget_request(self: Pin<&mut Self>) {
-        *self.project().request_body = Bytes::new();
+        self.project().granted.request.body = Bytes::new();
     }
 }
 

@@ -53,7 +53,7 @@ impl<'a> DuplicateRequest<'a, ()> {
         DuplicateRequest {
             response: ResponseContext::of_call(call.mark()),
             target: || call.mark().route().target(),
-            context: &call.context,
+            context: call.context(),
             switches: call.mark().switches(),
             body: call.request_body(),
         }

@@ -146,7 +146,10 @@ where
         Acquiring::Waiting(rest) => rest.instrument(span.clone()).await,
     };
     match acquired {
-        Ok(Acquisition::Granted(lease)) => Ok(Box::new(GrantedRequest { request, lease, span })),
+        Ok(Acquisition::Granted(held)) => {
+            let lease = held.lease().clone();
+            Ok(Box::new(GrantedRequest { request, lease, held: Some(held), span }))
+        }
         acquired => Err(span.in_scope(|| {
             DuplicateRequest::of(admitted, &*head, &request).respond(acquired, began)
         })),
@@ -185,7 +188,7 @@ where
             Err(response) => return Ok(Response::map(response, GuardedBody::replay)),
         };
         let filter = admitted.filter.clone();
-        let call = start_call(*granted, admitted, parts, handles, with_request(handler));
+        let call = start_call(granted, admitted, parts, handles, with_request(handler));
         let response = run_to_end(call, filter, tokio::spawn).await;
         response.map(HandlerResponse::into_response)
     }

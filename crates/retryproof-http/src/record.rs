@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body::Body;
@@ -26,7 +26,7 @@ use crate::duplicate::DuplicateRequest;
 use crate::end::{Unrecorded, end_unrecorded};
 #[cfg(feature = "grpc")]
 use crate::fate::RollBackWrites;
-use crate::header_map::remove_in_order;
+use crate::header_map::{SpecialFields, remove_in_order};
 use crate::protocol::decide::{CommitFailure, Finding};
 use crate::protocol::stored::{
     ConnectionNames, Exchange, ResponseDraft, SCHEMA, SensitiveFields, StoredLine, encode_response,
@@ -80,7 +80,7 @@ where
         let completed = match (call.as_mut().take_lease(), captured.value) {
             (Some(lease), value) if !rolls_back && call.has_tx() => {
                 let tx = call.take_tx();
-                match Box::pin(commit_transaction(tx, &call.context, lease, value)).await {
+                match Box::pin(commit_transaction(tx, call.context(), lease, value)).await {
                     Ok(completed) => completed,
                     Err(failure) => {
                         let response = ResponseContext::of_call(call.mark());
@@ -140,7 +140,7 @@ impl CommitFailure {
 fn publish_window<R>(call: &RunningCall<R>, parts: &mut Parts) {
     let filter = call.filter();
     if filter.web.publish_window && call.mark().lease().is_guarded() {
-        window::publish(&mut parts.headers, filter.engine.ttl_of(&call.context));
+        window::publish(&mut parts.headers, filter.engine.ttl_of(call.context()));
     }
 }
 
@@ -246,7 +246,7 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
         let limit = call.filter().max_response;
         let size = body.size_hint();
         if delivery == ResponseDelivery::Streamed
-            || is_open_ended(call.method(), parts)
+            || is_open_ended(&call, parts.status)
             || size.lower() > limit as u64
         {
             return Self::tombstone(&call, parts, UnsentBody::Unread(body));
@@ -277,7 +277,7 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
     /// run again. A body that panicked when it was polled also counts as broken off.
     fn broken(call: &RunningCall<R>, parts: &Parts) -> Self {
         tracing::error!(
-            identity = %call.context.identity(),
+            identity = %call.context().identity(),
             "the body of a handler's response was interrupted; the work is recorded as done, and \
              the client gets an error"
         );
@@ -290,7 +290,7 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
         data: Bytes,
         trailers: Option<Box<HeaderMap>>,
     ) -> Self {
-        reframe(&mut parts.headers, data.len());
+        reframe(&mut parts.headers, call.fields(), data.len());
         let encoded = encode(call, parts, &data, trailers.as_deref());
         let body = UnsentBody::Whole(ReplayBody::new(data, trailers));
         match encoded {
@@ -303,7 +303,7 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
             Ok(_) => Self::tombstone(call, parts, body),
             Err(error) => {
                 tracing::error!(
-                    identity = %call.context.identity(),
+                    identity = %call.context().identity(),
                     %error,
                     "the response cannot be stored; a tombstone is recorded instead, so a retry \
                      neither runs the work again nor gets its response"
@@ -325,14 +325,10 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
 
 /// Whether the response is an upgrade, a tunnel or an event stream. The body of such a response has
 /// no end to wait for.
-fn is_open_ended(method: &Method, parts: &Parts) -> bool {
-    let is_event_stream = |value: &HeaderValue| {
-        let essence = value.as_bytes().split(|b| *b == b';').next().unwrap_or_default();
-        essence.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
-    };
-    parts.status == StatusCode::SWITCHING_PROTOCOLS
-        || (method == Method::CONNECT && parts.status.is_success())
-        || parts.headers.get(CONTENT_TYPE).is_some_and(is_event_stream)
+fn is_open_ended<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
+    status == StatusCode::SWITCHING_PROTOCOLS
+        || (*call.method() == Method::CONNECT && status.is_success())
+        || call.fields().event_stream
 }
 
 fn exchange_of<R>(call: &RunningCall<R>) -> Exchange {
@@ -375,7 +371,7 @@ fn encode<R>(
             "a hook of the filter panicked while the response was being encoded",
         )
         .during("encode")
-        .for_identity(call.context.identity()))
+        .for_identity(call.context().identity()))
     })
 }
 
@@ -405,7 +401,10 @@ fn with_stored_fields<R, T>(
     parts: &Parts,
     then: impl FnOnce(&[StoredLine<'_>]) -> T,
 ) -> T {
-    let connection = ConnectionNames::parse(connection_lines(&parts.headers));
+    let connection = match call.fields().connection {
+        true => ConnectionNames::parse(connection_lines(&parts.headers)),
+        false => ConnectionNames::default(),
+    };
     let lines = stored_lines(call, &parts.headers, &connection, SensitiveFields::Unstored);
     let Some(edit) = &call.filter().edit else { return then(&lines) };
     let mut edited = to_map(&lines);
@@ -426,7 +425,7 @@ fn stored_lines<'a, R>(
     let lines = fields.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
     let is_stored = |(name, _): &StoredLine<'_>| {
         filter.fields.stores(name, connection, exchange, sensitive, || {
-            filter.warn_unstored(call.context.identity().scope().as_str(), name);
+            filter.warn_unstored(call.context().identity().scope().as_str(), name);
         })
     };
     lines.filter(is_stored).collect()
@@ -454,11 +453,16 @@ fn to_map(lines: &[StoredLine<'_>]) -> HeaderMap {
 /// fields, so a `Transfer-Encoding` that was copied from another server's response, or a wrong
 /// `Content-Length`, would break the connection (HTTP-6, HTTP-9). An empty body keeps its declared
 /// length, because a response to HEAD, or a 304, can declare the length of a body that is not sent.
-fn reframe(headers: &mut HeaderMap, length: usize) {
-    remove_in_order(headers, &TRANSFER_ENCODING);
+fn reframe(headers: &mut HeaderMap, fields: SpecialFields, length: usize) {
+    if fields.transfer_encoding {
+        remove_in_order(headers, &TRANSFER_ENCODING);
+    }
+    if !fields.content_length || length == 0 {
+        return;
+    }
     let mut declared = headers.get_all(CONTENT_LENGTH).iter();
     let fits = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.parse() == Ok(length));
-    if length > 0 && !declared.all(fits) {
+    if !declared.all(fits) {
         remove_in_order(headers, &CONTENT_LENGTH);
     }
 }
@@ -467,7 +471,7 @@ fn reframe(headers: &mut HeaderMap, length: usize) {
 /// client gets the response that a duplicate would get, so that all callers of a key get the same
 /// response (CMP-2).
 async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R> {
-    let answered = unsent.call.filter().engine.answer_fenced(&unsent.call.context).await;
+    let answered = unsent.call.filter().engine.answer_fenced(unsent.call.context()).await;
     let response = match answered {
         Ok(Ok(stored)) => DuplicateRequest::of_call(&unsent.call).respond_from_record(&stored).0,
         Ok(Err(in_flight)) => DuplicateRequest::of_call(&unsent.call).in_flight(in_flight),

@@ -24,7 +24,7 @@ use crate::end::{Unrecorded, end_unrecorded};
 use crate::fate::AnswerFate;
 use crate::filter::{FateHook, IdempotencyFilter};
 use crate::head::RequestHead;
-use crate::header_map::strip_replay_mark;
+use crate::header_map::{SpecialFields, strip_replay_mark};
 use crate::record::{ResponseDelivery, record};
 use crate::response::{HandlerResponse, ResponseContext};
 use crate::served::Served;
@@ -37,7 +37,7 @@ use crate::window;
 /// large over-aligned allocations are slow. The call is `Send` if the handler and its response are.
 /// Neither has to be: some frameworks keep both on one thread.
 pub(crate) fn start_call<H, R, E, F, Fut>(
-    GrantedRequest { request, lease, span }: GrantedRequest,
+    mut granted: Box<GrantedRequest>,
     admitted: AdmittedRequest,
     head: H,
     handles: Option<Box<GrantHandles>>,
@@ -49,13 +49,16 @@ where
     F: FnOnce(H, CallMark, Bytes, Option<Box<HeaderMap>>) -> Fut,
     Fut: Future<Output = Result<Response<R>, E>>,
 {
-    let PreparedRequest { context, body, trailers } = request;
-    let unguarded = match lease.lease().is_guarded() {
+    let lease = &granted.lease;
+    let unguarded = match lease.is_guarded() {
         true => None,
-        false => Some(lease.lease().shadow().map_or(Served::Unguarded, Served::Shadow)),
+        false => Some(lease.shadow().map_or(Served::Unguarded, Served::Shadow)),
     };
-    let mark = CallMark::new(admitted, head.route(), head.version(), lease.lease(), handles);
-    let call = Box::pin(RunningCall::new(mark.clone(), context, body.clone(), lease));
+    let mark = CallMark::new(admitted, head.route(), head.version(), lease, handles);
+    let PreparedRequest { body, trailers, .. } = &mut granted.request;
+    let (body, trailers) = (body.clone(), trailers.take());
+    let span = std::mem::replace(&mut granted.span, Span::none());
+    let mut call = Box::pin(RunningCall::new(mark.clone(), granted));
     let running = async move {
         // Drop the handler's future before the response is recorded, so that recording can reuse
         // its space inside the call's future. Call the handler within the inner `async` block,
@@ -68,7 +71,7 @@ where
         let ended = 'ended: {
             // Move the response out of the `match` before the await, because a matched value takes
             // up space in the future until the `match` ends.
-            let (response, delivery) = match fate_of(&call, returned) {
+            let (response, delivery) = match fate_of(call.as_mut(), returned) {
                 Ok(recorded) => recorded,
                 // Box the future of this rare case, so that the common case takes less space.
                 Err(unrecorded) => break 'ended Box::pin(end_unrecorded(call, unrecorded)).await,
@@ -147,7 +150,7 @@ fn shutting_down(filter: &IdempotencyFilter) -> Response<ReplayBody> {
 /// Decides how a call ends after its handler returned or panicked: with a response to record, or
 /// with nothing recorded.
 fn fate_of<R, E>(
-    call: &RunningCall<R>,
+    mut call: Pin<&mut RunningCall<R>>,
     returned: Result<Result<Response<R>, E>, Panic>,
 ) -> Result<(Response<R>, ResponseDelivery), Unrecorded<R, E>> {
     let mut response = match returned {
@@ -155,17 +158,21 @@ fn fate_of<R, E>(
         Ok(Err(error)) => return Err(Unrecorded::Failed(error)),
         Err(panic) => return Err(Unrecorded::Panicked(panic)),
     };
-    strip_replay_mark(response.headers_mut());
+    let fields = SpecialFields::of(response.headers());
+    if fields.replayed {
+        strip_replay_mark(response.headers_mut());
+    }
+    call.as_mut().set_fields(fields);
     if call.filter().web.publish_window {
         window::withdraw(response.headers_mut());
     }
     let marked = AnswerFate::take(response.extensions_mut());
     let (fate, delivery) = match (marked, &call.filter().fate) {
         (Some(fate), _) => (fate, ResponseDelivery::Stored),
-        (None, _) if is_of_router(call, response.status()) => {
+        (None, _) if is_of_router(&call, response.status()) => {
             (AnswerFate::Release, ResponseDelivery::Unmarked)
         }
-        (None, None) if !is_stored(call, response.status()) => {
+        (None, None) if !is_stored(&call, response.status()) => {
             (AnswerFate::Release, ResponseDelivery::Unmarked)
         }
         (None, None) => (AnswerFate::Store, ResponseDelivery::Unmarked),
@@ -193,7 +200,7 @@ fn is_of_router<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
 
 /// Whether the scope stores unmarked responses with this status (HTTP-19).
 fn is_stored<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
-    let scope = call.context.identity().scope();
+    let scope = call.context().identity().scope();
     call.filter().switches.stores(scope, call.mark().switches(), status.as_u16())
 }
 

@@ -6,7 +6,6 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -94,8 +93,8 @@ impl HeldLease {
         let record = Record::new(&self, envelope, is_tombstone);
         let rest = match complete_in_place(&self.lease, &record) {
             FirstTry::Recorded => None,
-            FirstTry::Unfinished(call) => {
-                Some(self.detach(complete_until_over(self.lease.clone(), record, call)))
+            FirstTry::Unfinished(answer) => {
+                Some(self.detach(complete_until_over(self.lease.clone(), record, answer)))
             }
         };
         async move {
@@ -218,14 +217,13 @@ impl LeaseState {
 /// The result of the first attempt at a completion.
 enum FirstTry {
     Recorded,
-    /// [`complete_until_over`] has to finish the completion. Contains the call that was sent, if
-    /// any.
-    Unfinished(Option<StoreCall<FencedWrite>>),
+    /// [`complete_until_over`] has to finish the completion. Contains the store's answer, if any.
+    Unfinished(Option<Result<FencedWrite>>),
 }
 
 /// Tries to complete immediately, if the store is immediate: stops the heartbeat and polls the
-/// completion once. If the store answers that poll, the completion needs no timer and no background
-/// future.
+/// completion once, in place. If the store answers that poll, the completion needs no timer and no
+/// future on the heap.
 fn complete_in_place(lease: &Lease, record: &Record) -> FirstTry {
     let state = &lease.0;
     let store = &*state.store;
@@ -237,42 +235,41 @@ fn complete_in_place(lease: &Lease, record: &Record) -> FirstTry {
         return FirstTry::Unfinished(None);
     }
     let began = store.call_began();
-    let mut call = store.complete_call(&state.identity, state.owner, record.done.clone());
-    match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer @ Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied)) => {
+    match store.complete_in_place(&state.identity, state.owner, &record.done) {
+        Some(answer @ Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied)) => {
             store.called("complete", began, &answer);
             store.count(&answer);
             state.end(record.end());
             FirstTry::Recorded
         }
-        Poll::Ready(answer) => FirstTry::Unfinished(Some(Box::pin(std::future::ready(answer)))),
-        Poll::Pending => FirstTry::Unfinished(Some(call)),
+        answer => FirstTry::Unfinished(answer),
     }
 }
 
 /// Ends the heartbeat and completes. Returns when the outcome is known or the lease is over by the
-/// engine's clock. `sent` is the completion call that was already sent, if any.
+/// engine's clock. `answer` is that of a completion which was already sent, if any.
 async fn complete_until_over(
     lease: Lease,
     mut record: Record,
-    mut sent: Option<StoreCall<FencedWrite>>,
+    mut answer: Option<Result<FencedWrite>>,
 ) -> CompletionResult {
     let state = &*lease.0;
     state.end_beats().await;
     let store = &*state.store;
     record.fit(store.max_value(), &state.identity);
     loop {
-        let answer = repeat_until(
+        let repeated = repeat_until(
             store,
             || state.until(),
             || {
-                let call = sent.take().unwrap_or_else(|| {
-                    store.complete_call(&state.identity, state.owner, record.done.clone())
-                });
+                let call: StoreCall<_> = match answer.take() {
+                    Some(answer) => Box::pin(std::future::ready(answer)),
+                    None => store.complete_call(&state.identity, state.owner, record.done.clone()),
+                };
                 store.complete(&state.identity, call)
             },
         );
-        let error = match answer.await {
+        let error = match repeated.await {
             Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => {
                 state.end(record.end());
                 return record.written();

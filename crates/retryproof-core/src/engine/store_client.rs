@@ -243,6 +243,17 @@ impl StoreClient {
         Arc::clone(&self.store).dyn_complete(id.clone(), owner, done)
     }
 
+    /// Sends a completion that the store answers in place, without a future on the heap. Returns
+    /// `None` if the store did not answer immediately. The caller [counts](Self::count) the answer.
+    pub(super) fn complete_in_place(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Option<Result<FencedWrite>> {
+        self.store.dyn_complete_in_place(id, owner, done)
+    }
+
     pub(super) async fn complete(
         &self,
         id: &Identity,

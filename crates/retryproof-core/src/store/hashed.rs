@@ -77,6 +77,15 @@ impl DynStore for Hashed<dyn DynStore> {
         Arc::clone(&self.inner).dyn_complete(self.stored(id), owner, done)
     }
 
+    fn dyn_complete_in_place(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Option<Result<FencedWrite>> {
+        self.inner.dyn_complete_in_place(&self.stored(id.clone()), owner, done)
+    }
+
     fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> StoreCall<FencedWrite> {
         Arc::clone(&self.inner).dyn_release(self.stored(id), owner)
     }

@@ -64,6 +64,14 @@ pub trait DynStore: fmt::Debug + Send + Sync + 'static {
         owner: OwnerId,
         done: Completion,
     ) -> StoreCall<FencedWrite>;
+    /// Polls [`IdempotencyStore::complete`] once, in place, for a store that is
+    /// [immediate](StoreProfile::immediate). Returns `None` if the answer was not ready.
+    fn dyn_complete_in_place(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Option<Result<FencedWrite>>;
     /// Same as [`IdempotencyStore::release`].
     fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> StoreCall<FencedWrite>;
     /// Same as [`IdempotencyStore::profile`].
@@ -116,6 +124,15 @@ impl<S: IdempotencyStore> DynStore for S {
         Box::pin(
             async move { caught(pin!(async { self.complete(&id, owner, &done).await })).await },
         )
+    }
+
+    fn dyn_complete_in_place(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Option<Result<FencedWrite>> {
+        polled_once(|cx| pin!(self.complete(id, owner, done)).poll(cx))
     }
 
     fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> StoreCall<FencedWrite> {
