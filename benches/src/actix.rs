@@ -12,9 +12,9 @@ use retryproof::http::{IdempotencyFilter, Policy};
 
 use crate::callgrind;
 use crate::heap::{HeapCounter, counted};
-use crate::http::load::{Keys, Load};
-use crate::http::server::{ANSWER, Server, filters};
-use crate::http::{CONNECTIONS, Way, how, latency, per_request};
+use crate::http::load::{Idle, Keys, Load};
+use crate::http::server::{ANSWER, Cores, Server, filters};
+use crate::http::{CONNECTIONS, Way, how, latency, per_request, plot};
 use crate::report::{Report, Row};
 
 mod inside;
@@ -35,10 +35,10 @@ const KEYLESS: [Way; 3] = [
 ];
 
 pub(crate) fn run() -> Result<Report, String> {
-    let server = Server::start("actix")?;
-    let load = Load::new(server.address, CONNECTIONS)?;
+    let server = Server::start("actix", Cores::One)?;
+    let load = Load::new(server.address, CONNECTIONS, Idle::Spins)?;
     let mut report = Report::new("actix", "actix-web: server CPU per request");
-    per_request(&mut report, "x plain actix-web", &server, &load, &[&KEYED, &KEYLESS])?;
+    per_request(&mut report, plot("x plain actix-web"), &server, &load, &[&KEYED, &KEYLESS])?;
     latency(&mut report, &load, PLAIN)?;
     inside_rows(&mut report)?;
     report.note(format!(

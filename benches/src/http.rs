@@ -17,8 +17,8 @@ mod inside;
 pub(crate) mod load;
 pub(crate) mod server;
 
-use load::{Keys, Load};
-use server::Server;
+use load::{Idle, Keys, Load};
+use server::{Cores, Server};
 
 /// Requests of one batch. Batches are short and rounds are many, so that a neighbour on a shared
 /// machine spoils only a few ratios, which do not change the median.
@@ -48,17 +48,37 @@ const KEYLESS: [Way; 3] = [
     ("keyless, layer", "/optional-layered", Keys::None),
 ];
 
+/// In the set-up that people run, for comparison: all cores, and a client that sleeps.
+const THREADS_KEYED: [Way; 3] = [
+    ("plain axum, threads", "/plain", Keys::Fresh),
+    ("first execution, threads", "/annotated", Keys::Fresh),
+    ("replay, threads", "/annotated", Keys::Same),
+];
+const THREADS_KEYLESS: [Way; 2] = [
+    ("plain axum, keyless, threads", "/plain", Keys::None),
+    ("keyless, threads", "/optional-annotated", Keys::None),
+];
+
 pub(crate) fn run() -> Result<Report, String> {
-    let server = Server::start("http")?;
-    let load = Load::new(server.address, CONNECTIONS)?;
     let mut report = Report::new("http", "HTTP: server CPU per request");
-    per_request(&mut report, "x plain axum", &server, &load, &[&KEYED, &KEYLESS])?;
-    latency(&mut report, &load, PLAIN)?;
+    {
+        let server = Server::start("http", Cores::One)?;
+        let load = Load::new(server.address, CONNECTIONS, Idle::Spins)?;
+        per_request(&mut report, plot("x plain axum"), &server, &load, &[&KEYED, &KEYLESS])?;
+        latency(&mut report, &load, PLAIN)?;
+    }
+    let server = Server::start("http", Cores::All)?;
+    let load = Load::new(server.address, CONNECTIONS, Idle::Sleeps)?;
+    let plot = Plot::new("The same with all cores and a client that sleeps", "x plain axum");
+    per_request(&mut report, plot, &server, &load, &[&THREADS_KEYED, &THREADS_KEYLESS])?;
     inside_rows(&mut report)?;
     instruction_rows(&mut report)?;
     report.note(format!(
         "{}Plain axum gets the same requests as the rows below it, with a key or without. Times \
-         are the user and system time of the server process, which is pinned to one core.",
+         are the user and system time of the server process, which is pinned to one core. In the \
+         rows *threads*, the set-up is the usual one of a service: a runtime with one thread for \
+         each core, which the server shares with the client, and a client that sleeps until a \
+         socket is readable. Waking threads is then part of the time of every row.",
         how()
     ));
     Ok(report)
@@ -76,17 +96,21 @@ pub(crate) fn how() -> String {
     )
 }
 
+/// Creates the plot of a server's CPU, without bars.
+pub(crate) fn plot(unit: &'static str) -> Plot {
+    Plot::new("Server CPU per request", unit)
+}
+
 /// Adds rows and a plot of the server's CPU per request. The first way of each group is the floor
 /// of the others.
 pub(crate) fn per_request(
     report: &mut Report,
-    unit: &'static str,
+    mut plot: Plot,
     server: &Server,
     load: &Load,
     groups: &[&[Way]],
 ) -> Result<(), String> {
     let plain = groups.first().and_then(|ways| ways.first()).map_or(PLAIN, |(name, ..)| *name);
-    let mut plot = Plot::new("Server CPU per request", unit);
     for &ways in groups {
         let medians = measure(server, load, ways)?;
         let floor = medians.first().map_or(plain, |floor| floor.name);
@@ -173,11 +197,13 @@ fn instruction_rows(report: &mut Report) -> Result<(), String> {
 }
 
 pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
+    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
     match args.first().map(String::as_str) {
-        Some("serve") => server::serve(SocketAddr::from(([127, 0, 0, 1], 0))),
+        Some("serve") => server::serve(anywhere, Cores::One),
+        Some("serve-all") => server::serve(anywhere, Cores::All),
         Some("inside") => inside::count(heap),
         Some("call") => inside::repeat(&args[1..]),
         Some("load") => load::one(&args[1..]),
-        _ => Err("http: the child takes `serve`, `inside`, `call` or `load`".into()),
+        _ => Err("http: the child takes `serve`, `serve-all`, `inside`, `call` or `load`".into()),
     }
 }

@@ -3,10 +3,11 @@
 //! the same run.
 //!
 //! `cargo xtask bench` runs all suites except `growth`, which takes long; `cargo xtask bench
-//! memory` runs one, and `cargo xtask bench --runs 5 memory` runs it five times. Each run is added
-//! to `docs/bench/runs/<suite>.tsv`. `BENCHMARKS.md` shows medians and quartiles over all runs of
-//! the same revision, and `docs/bench/<suite>.svg` shows the plot of the last run; the exit code
-//! says whether the medians meet all goals.
+//! memory` runs one. Each run is added to `docs/bench/runs/<suite>.tsv`. `cargo xtask bench --runs 5
+//! memory` adds runs until there are five of this revision, so the same command continues after an
+//! interruption. `BENCHMARKS.md` shows medians and quartiles over all runs of the same revision, and
+//! `docs/bench/<suite>.svg` shows the plot of the last run; the exit code says whether the medians
+//! meet all goals.
 //!
 //! # Adding a suite
 //! Write `src/<name>.rs` with `run` and, where it measures in child processes, `child`; add
@@ -108,33 +109,54 @@ fn run(names: &[String]) -> Result<bool, String> {
             "this build is not optimised: use cargo run --release -p retryproof-benches".into()
         );
     }
-    let (runs, names) = match names {
+    let (wanted, names) = match names {
         [option, runs, names @ ..] if option == "--runs" => {
-            let runs = runs.parse().ok().filter(|runs| *runs > 0);
-            (runs.ok_or("--runs: expected a number above 0")?, names)
+            let runs = runs.parse::<usize>().ok().filter(|runs| *runs > 0);
+            (Some(runs.ok_or("--runs: expected a number above 0")?), names)
         }
-        names => (1, names),
+        names => (None, names),
     };
-    let runs: usize = runs;
     let chosen: Vec<&Suite> = match names {
         [] => SUITES.iter().filter(|suite| !suite.by_name).collect(),
         names => names.iter().map(|name| suite(name)).collect::<Result<_, _>>()?,
     };
     let mut met = true;
     for suite in chosen {
-        for run in 1..=runs {
-            println!("\n== {}, run {run} of {runs} ==", suite.name);
-            let report = (suite.run)()?;
-            print!("{}", report.to_text());
-            let all_met = report
-                .write(&root())
-                .map_err(|error| format!("cannot write the report of {}: {error}", suite.name))?;
-            if run == runs {
-                met &= all_met;
-            }
-        }
+        // A suite that fails must not keep the others from running unattended.
+        met &= runs_of(suite, wanted).unwrap_or_else(|problem| {
+            eprintln!("bench: {}: {problem}", suite.name);
+            false
+        });
     }
     Ok(met)
+}
+
+/// Runs a suite until its revision has `wanted` runs, or once more. Returns whether the medians
+/// meet all goals.
+fn runs_of(suite: &Suite, wanted: Option<usize>) -> Result<bool, String> {
+    let kept = || {
+        report::runs_so_far(&root(), suite.name)
+            .map_err(|error| format!("cannot read the runs of {}: {error}", suite.name))
+    };
+    let wanted = wanted.map_or_else(|| kept().map(|(done, _)| done + 1), Ok)?;
+    loop {
+        let (done, revision) = kept()?;
+        println!("\n== {}: {done} of {wanted} runs of revision {revision} are done ==", suite.name);
+        if done >= wanted {
+            return report::meets_goals(&root(), suite.name)
+                .map_err(|error| format!("cannot read the page of the benchmarks: {error}"));
+        }
+        let began = compare::now();
+        let report = (suite.run)()?;
+        print!("{}", report.to_text());
+        let met = report
+            .write(&root())
+            .map_err(|error| format!("cannot write the report of {}: {error}", suite.name))?;
+        println!("run {} of {} took {:.0} s", done + 1, suite.name, began.elapsed().as_secs_f64());
+        if done + 1 >= wanted {
+            return Ok(met);
+        }
+    }
 }
 
 fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {

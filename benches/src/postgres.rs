@@ -23,12 +23,13 @@ use sqlx_core::row::Row as _;
 use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_postgres::{PgConnection, Postgres};
 use tokio::runtime::Runtime;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore, oneshot};
 
 use crate::compare::{median, now, per_operation};
 use crate::heap::HeapCounter;
 use crate::report::{Plot, Report, Row};
 use crate::servers::across::{self, HOLD};
+use crate::servers::pages::{self, BufferPages};
 use crate::servers::{
     Filled, HOT, SCOPE, Shape, Turn, VALUE, Way, execution, growth, key, measure, own_name, rate,
     replay, runtime, sorted_keys, text, url,
@@ -38,6 +39,10 @@ const SUITE: &str = "postgres";
 /// How many records are replayed in turn: so many that the last replay of each is long ago.
 const STRANGE: u64 = 50_000;
 const TASKS: usize = 64;
+/// The batches of the floor have the limits of the store's: the number of statements at a time, and
+/// of records in a statement.
+const BATCHES: usize = 4;
+const BATCH: usize = 32;
 /// How many rows the purge deletes.
 const OVER: u64 = 200_000;
 
@@ -53,7 +58,11 @@ struct Bare {
     connections: Vec<Mutex<PgConnection>>,
     insert: Arc<str>,
     update: Arc<str>,
+    update_many: Arc<str>,
     select: Arc<str>,
+    /// Updates that wait for a statement, with the tasks to tell.
+    queued: Mutex<Vec<(String, oneshot::Sender<()>)>>,
+    slots: Semaphore,
 }
 
 fn options(url: &str) -> Result<PgConnectOptions, String> {
@@ -110,6 +119,14 @@ impl Place {
                  WHERE scope=$1 AND key=$2"
             )
             .into(),
+            // All values are the same, so one is sent for all.
+            update_many: format!(
+                "UPDATE \"{table}\" SET state=1,expires_at=clock_timestamp()+interval '1 day',result=$3 \
+                 WHERE scope=$1 AND key=ANY($2)"
+            )
+            .into(),
+            queued: Mutex::default(),
+            slots: Semaphore::new(BATCHES),
             select: format!(
                 "SELECT state,owner,token,takeovers,expires_at,fp,result FROM \"{table}\" WHERE \
                  scope=$1 AND key=$2"
@@ -183,16 +200,8 @@ impl Place {
 impl Bare {
     async fn two_writes(&self, turn: Turn) -> Result<(), String> {
         let key = key(turn.number);
-        let owner = retryproof::OwnerId::new();
-        let stamp = i64::try_from(turn.number).map_err(text)?;
         let mut connection = self.connections[turn.task].lock().await;
-        let insert = query::<Postgres>(AssertSqlSafe(Arc::clone(&self.insert)))
-            .bind(SCOPE.as_bytes())
-            .bind(key.as_bytes())
-            .bind(&owner.as_bytes()[..])
-            .bind(stamp)
-            .bind(stamp >> 10);
-        connection.execute(insert).await.map_err(text)?;
+        self.insert(&mut connection, turn).await?;
         let update = query::<Postgres>(AssertSqlSafe(Arc::clone(&self.update)))
             .bind(SCOPE.as_bytes())
             .bind(key.as_bytes())
@@ -201,6 +210,52 @@ impl Bare {
             1 => Ok(()),
             rows => Err(format!("{rows} rows were updated")),
         }
+    }
+
+    async fn insert(&self, connection: &mut PgConnection, turn: Turn) -> Result<(), String> {
+        let key = key(turn.number);
+        let owner = retryproof::OwnerId::new();
+        let stamp = i64::try_from(turn.number).map_err(text)?;
+        let insert = query::<Postgres>(AssertSqlSafe(Arc::clone(&self.insert)))
+            .bind(SCOPE.as_bytes())
+            .bind(key.as_bytes())
+            .bind(&owner.as_bytes()[..])
+            .bind(stamp)
+            .bind(stamp >> 10);
+        connection.execute(insert).await.map_err(text).map(drop)
+    }
+
+    /// Like [`two_writes`](Self::two_writes), but the updates of several tasks share a statement,
+    /// as completions do in the store.
+    async fn batched_writes(&self, turn: Turn) -> Result<(), String> {
+        let mut connection = self.connections[turn.task].lock().await;
+        self.insert(&mut connection, turn).await?;
+        let (done, mut updated) = oneshot::channel();
+        self.queued.lock().await.push((key(turn.number), done));
+        while updated.is_empty() {
+            let _slot = self.slots.acquire().await.map_err(text)?;
+            let batch: Vec<_> = {
+                let mut queued = self.queued.lock().await;
+                let count = queued.len().min(BATCH);
+                queued.drain(..count).collect()
+            };
+            // Another task's statement has this task's update.
+            if batch.is_empty() {
+                break;
+            }
+            let keys: Vec<&[u8]> = batch.iter().map(|(key, _)| key.as_bytes()).collect();
+            let update = query::<Postgres>(AssertSqlSafe(Arc::clone(&self.update_many)))
+                .bind(SCOPE.as_bytes())
+                .bind(keys)
+                .bind(&VALUE[..]);
+            let rows = connection.execute(update).await.map_err(text)?.rows_affected();
+            if rows != batch.len() as u64 {
+                return Err(format!("{rows} of {} rows were updated", batch.len()));
+            }
+            // The task of a failed round is gone.
+            batch.into_iter().for_each(|(_, done)| drop(done.send(())));
+        }
+        (&mut updated).await.map_err(text)
     }
 
     async fn select(&self, turn: Turn, keys: u64) -> Result<(), String> {
@@ -233,6 +288,14 @@ impl Bare {
         })
     }
 
+    fn batches(self: &Arc<Self>) -> Way {
+        let bare = Arc::clone(self);
+        Way::new(BATCHED, move |turn| {
+            let bare = Arc::clone(&bare);
+            async move { bare.batched_writes(turn).await }
+        })
+    }
+
     fn selects(self: &Arc<Self>, keys: u64) -> Way {
         let bare = Arc::clone(self);
         Way::new(SELECT, move |turn| {
@@ -251,6 +314,7 @@ impl Bare {
 }
 
 const WRITES: &str = "two bare durable writes";
+const BATCHED: &str = "the same writes, the second in batches";
 const SELECT: &str = "bare SELECT by key";
 
 pub(crate) fn run() -> Result<Report, String> {
@@ -275,7 +339,9 @@ pub(crate) fn run() -> Result<Report, String> {
          the table shows the median of these ratios. One thread runs the client's tasks. In the \
          rows with one task, a process of the scheduler's idle class keeps each core awake. \
          Without it, a virtual core that sleeps between two calls wakes up late and cold, which \
-         doubled the times of the store or of the floor at random."
+         doubled the times of the store or of the floor at random. Under load, the store sends the \
+         completions of several calls in one statement. The floor of *executions, {TASKS} tasks, \
+         again* does so too: up to {BATCHES} statements at a time, each with up to {BATCH} updates."
     ));
     report.note(
         "*Known key*: the process has seen the record complete, and reads it by primary key. \
@@ -363,11 +429,14 @@ fn many_tasks(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(
         ))
     })?;
     let shape = Shape { rounds: 31, tasks: TASKS, each: 8 };
-    let writes =
-        measure(runtime, shape, vec![bare.writes(), Way::executions("execution", &store)])?;
+    let ways = vec![bare.writes(), Way::executions("execution", &store), bare.batches()];
+    let writes = measure(runtime, shape, ways)?;
     report.row(
         rate(format!("executions, {TASKS} tasks"), &writes[1], &writes[0]).ratio_at_least(0.9),
     );
+    // The store completes in batches under load, so the floor is shown so too.
+    report.row(rate(format!("executions, {TASKS} tasks, again"), &writes[1], &writes[2]));
+    report.row(rate(format!("{BATCHED}, {TASKS} tasks"), &writes[2], &writes[0]));
     let shape = Shape { each: 40, ..shape };
     let known = measure(
         runtime,
@@ -385,6 +454,7 @@ fn many_tasks(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(
         Plot::new(format!("{TASKS} tasks on {TASKS} connections"), "operations a second")
             .bar("executions", 1e6 / writes[1].cost)
             .bar(WRITES, 1e6 / writes[0].cost)
+            .bar(BATCHED, 1e6 / writes[2].cost)
             .bar("replays, known key", 1e6 / known[1].cost)
             .bar(SELECT, 1e6 / known[0].cost),
     );
@@ -519,8 +589,70 @@ pub(crate) fn grown(
     records: u64,
     many: &str,
 ) -> Result<(), String> {
+    runtime.block_on(place.fill_both(records))?;
+    grown_tables(report, runtime, place, records, many)
+}
+
+/// [`grown`] with the server's shared buffers on pages of the usual size, and again on huge pages.
+/// Restarts the server, unless the machine has reserved no huge pages.
+pub(crate) fn grown_by_pages(
+    report: &mut Report,
+    runtime: &Runtime,
+    place: &Place,
+    records: u64,
+    many: &str,
+) -> Result<(), String> {
+    runtime.block_on(place.fill_both(records))?;
+    let needed = runtime.block_on(
+        place.number("SELECT current_setting('shared_memory_size_in_huge_pages')::bigint".into()),
+    )?;
+    if let Some(why) = pages::missing(needed) {
+        // The server cannot be using any.
+        grown_tables(report, runtime, place, records, many)?;
+        report.row(Row::missing(format!("the same at {many} records, huge pages"), why));
+        return Ok(());
+    }
+    let mut both = || {
+        for (on, many) in [
+            (BufferPages::Usual, many.to_owned()),
+            (BufferPages::Huge, format!("{many}, huge pages,")),
+        ] {
+            runtime.block_on(place.restart_on(on))?;
+            grown_tables(report, runtime, place, records, &many)?;
+        }
+        Ok(())
+    };
+    let measured = both();
+    // The server is left with its own setting, which applies after its next start.
+    let reset = runtime.block_on(place.run("ALTER SYSTEM RESET huge_pages".into()));
+    measured.and(reset.map(drop))
+}
+
+impl Place {
+    async fn fill_both(&self, records: u64) -> Result<(), String> {
+        self.fill("few", 10_000, "1 day").await?;
+        self.fill("full", records, "1 day").await
+    }
+
+    async fn restart_on(&self, pages: BufferPages) -> Result<(), String> {
+        self.run(format!("ALTER SYSTEM SET huge_pages='{}'", pages.setting())).await?;
+        pages::restart()?;
+        let options = options(&self.url)?;
+        let connect = async || options.connect().await.map_err(text);
+        *self.control.lock().await = pages::until_served(connect).await?;
+        Ok(())
+    }
+}
+
+/// Measures on tables that are filled.
+fn grown_tables(
+    report: &mut Report,
+    runtime: &Runtime,
+    place: &Place,
+    records: u64,
+    many: &str,
+) -> Result<(), String> {
     let filled = |part: &'static str, records: u64| async move {
-        place.fill(part, records, "1 day").await?;
         let (store, bare) = (place.store(part, 4).await?, place.bare(part, 1).await?);
         Ok::<_, String>(Filled {
             writes: bare.writes(),

@@ -28,7 +28,6 @@ const MANY: usize = 512;
 
 /// How long an answer may take. Each call has a timer, as in the store.
 const PATIENCE: Duration = Duration::from_secs(10);
-
 const WRITES: &str = "two raw writes";
 const GET: &str = "GET";
 
@@ -327,7 +326,9 @@ fn many_tasks(
         let shape = Shape { rounds: 31, tasks, each: 4_096 / tasks as u64 };
         let writes =
             measure(runtime, shape, vec![bare.writes(), Way::executions("execution", store)])?;
-        report.row(rate(format!("executions, {tasks} tasks"), &writes[1], &writes[0]));
+        let row = rate(format!("executions, {tasks} tasks"), &writes[1], &writes[0]);
+        // The server is the bottleneck at 64 tasks, and a script costs it more than a plain write.
+        report.row(if tasks == TASKS { row.ratio_at_least(0.45) } else { row });
         let shape = Shape { each: 8_192 / tasks as u64, ..shape };
         let known =
             measure(runtime, shape, vec![bare.gets(500), Way::replays("replay", store, 500)])?;

@@ -227,9 +227,19 @@ impl Report {
     }
 }
 
+/// The lines before and after a suite's part of the page.
+fn markers(suite: &str) -> (String, String) {
+    (format!("<!-- bench:{suite} -->\n"), format!("<!-- /bench:{suite} -->\n"))
+}
+
+/// How many rows have this verdict.
+fn count(page: &str, verdict: &str) -> usize {
+    page.lines().filter(|line| line.ends_with(&format!("| {verdict} |"))).count()
+}
+
 /// Puts `text` between the markers of `suite`, or at the end of the page if it has no markers.
 fn replace(page: &str, suite: &str, text: &str) -> String {
-    let (begin, end) = (format!("<!-- bench:{suite} -->\n"), format!("<!-- /bench:{suite} -->\n"));
+    let (begin, end) = markers(suite);
     match (page.split_once(&begin), page.split_once(&end)) {
         (Some((before, _)), Some((_, after))) => format!("{before}{begin}{text}{end}{after}"),
         _ => format!("{}\n\n{begin}{text}{end}", page.trim_end()),
@@ -238,10 +248,7 @@ fn replace(page: &str, suite: &str, text: &str) -> String {
 
 /// The sentence at the top of the page that counts the rows which miss their goals.
 fn with_missed(page: &str) -> String {
-    let judged = |verdict: &str| {
-        page.lines().filter(|line| line.ends_with(&format!("| {verdict} |"))).count()
-    };
-    let (missed, met) = (judged("MISSED"), judged("met"));
+    let (missed, met) = (count(page, "MISSED"), count(page, "met"));
     let line = format!("**{missed} of {} goals are missed.**", missed + met);
     let mut paragraphs: Vec<&str> = page.split("\n\n").collect();
     match paragraphs.get(1) {
@@ -260,19 +267,50 @@ struct Circumstances {
 
 impl Circumstances {
     fn ask() -> Self {
-        let ask = |program: &str, args: &[&str]| {
-            let output = Command::new(program).args(args).output().ok();
-            let output = output.filter(|output| output.status.success());
-            output.map_or("?".into(), |output| {
-                String::from_utf8_lossy(&output.stdout).trim().to_owned()
-            })
-        };
         Self {
             date: ask("date", &["-u", "+%Y-%m-%d"]),
-            revision: ask("git", &["rev-parse", "--short", "HEAD"]),
+            revision: revision(),
             compiler: ask("rustc", &["--version"]).split(" (").next().unwrap_or_default().into(),
         }
     }
+}
+
+/// What a suite measures. Figures and pages are left out, so that a commit of figures does not
+/// begin a new revision, and the runs of one revision can be spread over several commits.
+const MEASURED: [&str; 5] = ["crates", "benches", "xtask", "Cargo.toml", "Cargo.lock"];
+
+/// The last commit that changed what is measured. `+changes` follows if a file differs from it.
+fn revision() -> String {
+    let of = |command: &[&str]| ask("git", &[command, &["--"], &MEASURED].concat());
+    let commit = of(&["log", "-1", "--format=%h"]);
+    if of(&["status", "--porcelain"]).is_empty() { commit } else { commit + "+changes" }
+}
+
+/// What a program prints, or `?` if it cannot be run.
+fn ask(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).current_dir(crate::root()).output().ok();
+    let output = output.filter(|output| output.status.success());
+    output.map_or("?".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Whether the table of a suite on the page has no missed goal.
+///
+/// # Errors
+/// When the page cannot be read.
+pub fn meets_goals(root: &Path, suite: &str) -> std::io::Result<bool> {
+    let page = std::fs::read_to_string(root.join(PAGE))?;
+    let (begin, end) = markers(suite);
+    let table = page.split_once(&begin).and_then(|(_, rest)| rest.split_once(&end));
+    Ok(table.is_none_or(|(table, _)| count(table, "MISSED") == 0))
+}
+
+/// How many runs of a suite are kept at this revision, and the revision.
+///
+/// # Errors
+/// When the file of the runs cannot be read.
+pub fn runs_so_far(root: &Path, suite: &str) -> std::io::Result<(usize, String)> {
+    let revision = revision();
+    Ok((Runs::of(root, suite, &revision)?.count(), revision))
 }
 
 impl fmt::Display for Circumstances {

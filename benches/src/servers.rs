@@ -24,6 +24,7 @@ use crate::report::{Report, Row};
 pub(crate) mod across;
 pub(crate) mod awake;
 pub(crate) mod long;
+pub(crate) mod pages;
 
 pub(crate) const SCOPE: &str = "payments.created";
 pub(crate) const TTL: Duration = Duration::from_secs(86_400);
@@ -31,16 +32,20 @@ pub(crate) const LEASE: Duration = Duration::from_secs(30);
 /// The value that each execution stores.
 pub(crate) const VALUE: [u8; 200] = [7; 200];
 
-/// The URL of a service, from its variable in the environment or from the file that `cargo xtask
-/// services up` wrote.
-pub(crate) fn url(service: &str) -> Result<String, String> {
-    let name = format!("RETRYPROOF_TEST_{}", service.to_uppercase());
+/// A variable of the environment, or else of the file that `cargo xtask services up` wrote.
+pub(crate) fn variable(name: &str) -> Option<String> {
     let file = crate::root().join("target/services/env");
     let written = || {
         let text = std::fs::read_to_string(file).ok()?;
-        text.lines().find_map(|line| Some(line.strip_prefix(&name)?.strip_prefix('=')?.to_owned()))
+        text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
     };
-    std::env::var(&name).ok().filter(|url| !url.is_empty()).or_else(written).ok_or_else(|| {
+    std::env::var(name).ok().filter(|value| !value.is_empty()).or_else(written)
+}
+
+/// The URL of a service.
+pub(crate) fn url(service: &str) -> Result<String, String> {
+    let name = format!("RETRYPROOF_TEST_{}", service.to_uppercase());
+    variable(&name).ok_or_else(|| {
         format!(
             "cannot find {service}: run `cargo xtask services up {service}`, or give a URL in \
              the variable {name}"

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The load generator: persistent HTTP/1.1 connections, each with one request at a time, in one
-//! thread that never sleeps.
+//! thread.
 //!
-//! It reads its sockets in turn instead of waiting for one. A sleeping thread has to be woken by
-//! the server's thread, which costs CPU time of the server; the slower the server, the more often
-//! the client sleeps. This cost would be counted as the guard's.
+//! Usually, the thread never sleeps. It reads its sockets in turn instead of waiting for one. A
+//! sleeping thread has to be woken by the server's thread, which costs CPU time of the server; the
+//! slower the server, the more often the client sleeps. This cost would be counted as the guard's.
+//! For comparison, the thread can also sleep until a socket is readable, as most clients do.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::compare::now;
 
@@ -29,7 +32,17 @@ pub(crate) struct Found {
     pub(crate) p99_micros: f64,
 }
 
+/// What the client does while no answer has arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// It looks at its sockets again.
+    Spins,
+    /// It sleeps until a socket is readable.
+    Sleeps,
+}
+
 pub(crate) struct Load {
+    idle: Idle,
     connections: Mutex<Vec<Connection>>,
     fresh: AtomicU64,
 }
@@ -42,7 +55,7 @@ struct Connection {
 }
 
 impl Load {
-    pub(crate) fn new(server: SocketAddr, connections: usize) -> Result<Self, String> {
+    pub(crate) fn new(server: SocketAddr, connections: usize, idle: Idle) -> Result<Self, String> {
         let connect = |_| {
             let stream = TcpStream::connect(server)?;
             stream.set_nodelay(true)?;
@@ -56,7 +69,7 @@ impl Load {
         let connections: Result<Vec<_>, _> = (0..connections).map(connect).collect();
         let connections =
             Mutex::new(connections.map_err(|error| format!("cannot connect: {error}"))?);
-        Ok(Self { connections, fresh: AtomicU64::new(0) })
+        Ok(Self { idle, connections, fresh: AtomicU64::new(0) })
     }
 
     /// Sends `count` requests over all connections and waits for every answer.
@@ -67,6 +80,9 @@ impl Load {
         let (mut unsent, mut latencies) = (count, Vec::with_capacity(count));
         let mut request = Vec::with_capacity(512);
         while latencies.len() < count {
+            if self.idle == Idle::Sleeps {
+                wait_for_answer(&connections).map_err(|error| format!("{path}: {error}"))?;
+            }
             for connection in connections.iter_mut() {
                 if let Some(latency) =
                     connection.answered().map_err(|error| format!("{path}: {error}"))?
@@ -142,6 +158,17 @@ impl Connection {
     }
 }
 
+/// Sleeps until a socket with an unanswered request is readable.
+fn wait_for_answer(connections: &[Connection]) -> std::io::Result<()> {
+    let unanswered = connections.iter().filter(|connection| connection.sent.is_some());
+    let mut sockets: Vec<PollFd<'_>> =
+        unanswered.map(|connection| PollFd::new(&connection.stream, PollFlags::IN)).collect();
+    if !sockets.is_empty() {
+        poll(&mut sockets, None)?;
+    }
+    Ok(())
+}
+
 fn broken(what: &str) -> std::io::Error {
     std::io::Error::other(what.to_owned())
 }
@@ -160,7 +187,7 @@ pub(super) fn one(args: &[String]) -> Result<(), String> {
         _ => return Err(format!("http load: KEYS cannot be {keys:?}")),
     };
     let count = count.parse().map_err(|_| "http load: COUNT is not a number")?;
-    let load = Load::new(address, super::CONNECTIONS)?;
+    let load = Load::new(address, super::CONNECTIONS, Idle::Spins)?;
     // Number the fresh keys from a start that depends on this process, so that they are new even to
     // a server that has served earlier batches.
     load.fresh.store(u64::from(std::process::id()) * 10_000_000, Ordering::Relaxed);

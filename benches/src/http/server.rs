@@ -60,10 +60,13 @@ pub(super) fn router() -> Result<Router, String> {
         .merge(guarded(["/optional-annotated", "/optional-layered"], optional)))
 }
 
-/// Runs the server, on one thread, until its process is killed.
-pub(super) fn serve(listen: SocketAddr) -> Result<(), String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
+/// Runs the server, on one thread or on one for each core, until its process is killed.
+pub(super) fn serve(listen: SocketAddr, cores: Cores) -> Result<(), String> {
+    let mut runtime = match cores {
+        Cores::One => tokio::runtime::Builder::new_current_thread(),
+        Cores::All => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let runtime = runtime.enable_all().build().map_err(|error| error.to_string())?;
     runtime.block_on(async {
         let listener =
             tokio::net::TcpListener::bind(listen).await.map_err(|error| error.to_string())?;
@@ -72,21 +75,30 @@ pub(super) fn serve(listen: SocketAddr) -> Result<(), String> {
     })
 }
 
-/// The server as a child process, on a separate core if the machine has two.
+/// The cores that a server runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cores {
+    /// A core that the client does not use, if the machine has two.
+    One,
+    /// All cores, which the server shares with the client.
+    All,
+}
+
+/// The server as a child process.
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
 }
 
 impl Server {
-    pub(crate) fn start(suite: &str) -> Result<Self, String> {
+    pub(crate) fn start(suite: &str, cores: Cores) -> Result<Self, String> {
         let program = std::env::current_exe()
             .map_err(|error| format!("cannot find this program's path: {error}"))?;
         // Pin this process, in which the load generator runs, to core 1. The server gets core 0.
         let own = std::process::id().to_string();
-        let pinned = Command::new("taskset").args(["-a", "-p", "-c", "1", &own]).output();
-        let pinned = pinned.is_ok_and(|output| output.status.success());
-        if !pinned {
+        let pin = || Command::new("taskset").args(["-a", "-p", "-c", "1", &own]).output();
+        let pinned = cores == Cores::One && pin().is_ok_and(|output| output.status.success());
+        if cores == Cores::One && !pinned {
             println!(
                 "NOT PINNED: `taskset` is missing or there is only one core, so the figures vary \
                  more"
@@ -100,7 +112,7 @@ impl Server {
             Command::new(program)
         };
         let mut child = command
-            .args(["child", suite, "serve"])
+            .args(["child", suite, if cores == Cores::One { "serve" } else { "serve-all" }])
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("cannot start the server: {error}"))?;

@@ -66,12 +66,7 @@ impl Runs {
         (revision, date): (&str, &str),
         rows: &[Row],
     ) -> io::Result<Self> {
-        let path = file(root, suite);
-        let old = match fs::read_to_string(&path) {
-            Ok(old) => old,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => HEADER.into(),
-            Err(error) => return Err(error),
-        };
+        let (path, old) = (file(root, suite), kept(root, suite)?);
         let mut runs = Self::read(&old, revision);
         let run = runs.count() + 1;
         let mut text = old;
@@ -92,6 +87,11 @@ impl Runs {
         }
         fs::write(path, text)?;
         Ok(runs)
+    }
+
+    /// The runs of a revision that are in the file.
+    pub(super) fn of(root: &Path, suite: &str, revision: &str) -> io::Result<Self> {
+        Ok(Self::read(&kept(root, suite)?, revision))
     }
 
     fn read(text: &str, revision: &str) -> Self {
@@ -125,6 +125,14 @@ impl Runs {
     }
 }
 
+/// The text of the file, or that of a file without runs.
+fn kept(root: &Path, suite: &str) -> io::Result<String> {
+    match fs::read_to_string(file(root, suite)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(HEADER.into()),
+        read => read,
+    }
+}
+
 fn file(root: &Path, suite: &str) -> PathBuf {
     root.join("docs/bench/runs").join(format!("{suite}.tsv"))
 }
@@ -151,6 +159,8 @@ mod tests {
             Runs::add(&root, "suite", (revision, "2026-11-24"), &row(value)).unwrap();
         }
         let text = fs::read_to_string(file(&root, "suite")).unwrap();
+        assert_eq!(Runs::of(&root, "suite", "a").unwrap().count(), 3);
+        assert_eq!(Runs::of(&root, "other", "a").unwrap().count(), 0);
         fs::remove_dir_all(&root).unwrap();
         let of = |revision| Runs::read(&text, revision);
         assert_eq!((of("a").count(), of("b").count(), of("c").count()), (3, 1, 0));
