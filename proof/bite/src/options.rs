@@ -8,7 +8,7 @@ usage: cargo xtask bite [--stores LIST] [--layers LIST] [--defects LIST] [--secs
   --stores LIST   some of memory,sqlite,postgres,mariadb,redis (default: all)
   --layers LIST   some of kit,simulation,kill (default: all)
   --defects LIST  names of defects (default: all)
-  --secs N        how long a kill test makes faults (default 15)";
+  --secs N        how long a kill test makes faults (default: 30 with a server, else 15)";
 
 /// A part of the proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,8 @@ pub(crate) struct Options {
     pub(crate) stores: Vec<String>,
     pub(crate) layers: Vec<Layer>,
     pub(crate) defects: Vec<Defect>,
-    pub(crate) secs: u64,
+    /// The length of a kill test, if it is not the usual one.
+    pub(crate) secs: Option<u64>,
 }
 
 const STORES: [&str; 5] = ["memory", "sqlite", "postgres", "mariadb", "redis"];
@@ -54,7 +55,7 @@ impl Options {
             stores: STORES.map(String::from).to_vec(),
             layers: Layer::ALL.to_vec(),
             defects: Defect::ALL.to_vec(),
-            secs: 15,
+            secs: None,
         };
         while let Some(option) = args.next() {
             let value = args.next().ok_or_else(|| format!("{option} needs a value"))?;
@@ -74,7 +75,7 @@ impl Options {
                     options.defects =
                         all(&value, |name| Defect::named(name).ok_or_else(|| unknown(name)))?;
                 }
-                "--secs" => options.secs = value.parse().map_err(|_| unknown(&value))?,
+                "--secs" => options.secs = Some(value.parse().map_err(|_| unknown(&value))?),
                 _ => return Err(format!("unknown option {option}")),
             }
         }

@@ -81,9 +81,10 @@ pub const EXCUSES: [Row; 18] = [
             // Without a primary, calls fail for seconds, and no proxy shows which calls were not
             // sent. Measured: 15 and 9.
             ("sentinel", 30, 15),
-            // Kills, cuts and restarts, each of which breaks the connections of a pool. Measured:
-            // 32 and 10.
-            ("*", 45, 15),
+            // Kills, cuts and restarts. After each restart, a pool finds its connections broken, and
+            // a server that recovers answers but does not work: 32 and 10, and 30 and 16 with the
+            // few calls of the gate's runs on a busy machine.
+            ("*", 45, 25),
         ],
     },
     Row {

@@ -5,8 +5,8 @@
 //! Nothing here names the public API, does I/O or depends on another crate. There are two layers:
 //!
 //! - [`Slot::step`] applies one of the six calls of a store to one identity's record, and returns
-//!   the new record and the answer. A property test of a real store makes the same calls on both
-//!   and compares the answers ([`Slot::allowed`]). [`Slot::force`] applies an operator's
+//!   the new record and the answer. The judge of the kill tests and of the simulation compares it
+//!   with the answers of real stores ([`Slot::allowed`]). [`Slot::force`] applies an operator's
 //!   intervention.
 //! - [`Protocol::step`] adds the rest of the protocol: clients that acquire, wait, beat, complete,
 //!   fail, are dropped and crash, a clock, lost answers and late messages. `tests/it` visits all of

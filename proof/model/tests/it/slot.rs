@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One record under the store's calls, as a property test of a store uses it. The whole table is in
+//! One record under the store's calls, as the judge of histories uses it. The whole table is in
 //! the README.
 
 use model::{Answer, Fenced, Op, Owner, Print, Record, Slot, Token, Value};
