@@ -253,7 +253,10 @@ impl Bare {
                 return Err(format!("{rows} of {} rows were updated", batch.len()));
             }
             // The task of a failed round is gone.
-            batch.into_iter().for_each(|(_, done)| drop(done.send(())));
+            for (_, done) in batch {
+                // A task that has given up takes no answer.
+                let _ = done.send(());
+            }
         }
         (&mut updated).await.map_err(text)
     }
