@@ -59,7 +59,7 @@ pub(crate) struct Service {
 pub(crate) const SERVICES: [Service; 8] = [
     Service {
         name: "postgres",
-        programs: &["initdb", "postgres", "faketime"], // `faketime`: a wrong clock in kill tests
+        programs: &["initdb", "postgres", "faketime"], // `faketime`: for tests of the command
         packages: &["postgresql", "faketime"],         // any major version
         on: None,
     },

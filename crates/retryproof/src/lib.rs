@@ -127,6 +127,7 @@ pub mod __private {
     pub use crate::{__blocking as blocking, __endpoint as endpoint};
     #[cfg(feature = "actix")]
     pub use retryproof_actix as actix;
+    pub use retryproof_core::Acquiring;
     pub use retryproof_core::annotated::*;
     #[cfg(feature = "http")]
     pub use retryproof_http as http;

@@ -27,7 +27,7 @@ use rusqlite::Connection;
 
 use crate::mono::{self, MS};
 use crate::plan::Plan;
-use crate::server::Server;
+use crate::server::{End, Server};
 use crate::{open, supervisor};
 
 mod calls;
@@ -84,7 +84,7 @@ pub(crate) fn inside(plan: &Plan) -> Result<bool, Box<dyn Error>> {
     if !mount.status()?.success() {
         return Err("the small file system could not be mounted".into());
     }
-    let server = Server::start(&plan.store, &folder)?;
+    let server = Server::start(&plan.store, &folder, None)?;
     let url = match &server {
         Some(server) => server.url().to_owned(),
         None => format!("sqlite:{}", folder.join("records.db").display()),
@@ -172,7 +172,7 @@ impl Full {
                 && let Some(server) = &mut self.server
             {
                 self.restarts += 1;
-                server.kill()?;
+                server.end(End::Killed)?;
                 server.start_again()?;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -7,9 +7,11 @@
 //! the history. `history DIR` judges a history again.
 
 mod act;
+mod address;
 mod aim;
 mod call;
 mod client;
+mod clocks;
 mod engine;
 mod erased;
 mod forms;

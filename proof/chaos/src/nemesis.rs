@@ -8,25 +8,49 @@ use std::sync::Arc;
 use history::{Event, Fun, Phase};
 
 use crate::aim::wait_for_call;
+use crate::clocks::WallClock;
 use crate::log::Log;
 use crate::mono::{self, MS};
 use crate::plan::Plan;
 use crate::proxy::{Mood, Proxy};
 use crate::random::Random;
-use crate::server::Server;
+use crate::server::{End, Server};
 use crate::workers::{Skew, Workers};
+
+mod clock;
+mod link;
+mod outage;
+
+use outage::Outage;
+
+/// Every kind that is made again and again.
+const KINDS: [&str; 10] = [
+    "kill",
+    "stop",
+    "cut",
+    "one-way",
+    "half-open",
+    "restart",
+    "shutdown",
+    "failover",
+    "clock",
+    "jump",
+];
 
 /// Mean time between two faults of a kind, in milliseconds.
 const KILL_EVERY: u64 = 330;
 const STOP_EVERY: u64 = 650;
 const CUT_EVERY: u64 = 1_000;
-const RESTART_EVERY: u64 = 12_000;
+const ONE_WAY_EVERY: u64 = 12_000;
+const HALF_OPEN_EVERY: u64 = 12_000;
+const RESTART_EVERY: u64 = 14_000;
+const SHUTDOWN_EVERY: u64 = 18_000;
 const FAILOVER_EVERY: u64 = 30_000;
 const CLOCK_EVERY: u64 = 2_500;
+const JUMP_EVERY: u64 = 5_000;
 
-/// The percentage of cuts that disturb the connections of all workers. The others disturb those of
-/// one worker.
-const ALL_CUT_PERCENT: u64 = 20;
+/// A fault that cannot happen now is tried again after so many milliseconds.
+const AGAIN: u64 = 100;
 
 /// How often each fault was made.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,19 +58,25 @@ pub(crate) struct Made {
     pub(crate) kills: u32,
     pub(crate) stops: u32,
     pub(crate) cuts: u32,
+    pub(crate) one_way: u32,
+    pub(crate) half_open: u32,
     pub(crate) restarts: u32,
+    pub(crate) shutdowns: u32,
     pub(crate) failovers: u32,
     pub(crate) skews: u32,
+    pub(crate) jumps: u32,
     pub(crate) died: u32,
+    /// Half-open connections that clients used for too long.
+    pub(crate) stuck: u64,
 }
 
 /// What has to be done later to undo a fault. A `u64` is the fault's operation, and a `u32` is a
 /// worker.
 enum Due {
     GoOn(u32, u64),
-    Quiet(u64, Option<u32>),
+    Quiet(u64, &'static str, Option<u32>),
     /// The proxy is calm, but still has to close the connections that it has spoilt.
-    Closed(u64, Option<u32>),
+    Closed(u64, &'static str, Option<u32>),
     End(u64, &'static str),
 }
 
@@ -63,8 +93,14 @@ pub(crate) struct Nemesis<'a> {
     next: Vec<(&'static str, u64)>,
     due: Vec<(u64, Due)>,
     lease_ms: (u64, u64),
-    /// A fail-over that has not finished yet, and when its state was last checked.
-    failing: Option<(u64, u64)>,
+    /// The clock that decides when leases end.
+    clock: Option<&'a mut WallClock>,
+    /// The furthest that this clock was ahead.
+    furthest: i64,
+    /// The server is being restarted, or its group fails over.
+    outage: Option<Outage>,
+    /// The kinds of faults that may meet an outage.
+    strikes: Vec<&'static str>,
     /// For each fault that has not ended, by its operation: the time since which something has
     /// really been wrong, and the time at which that ended, if it has.
     real: HashMap<u64, (u64, Option<u64>)>,
@@ -78,14 +114,13 @@ impl<'a> Nemesis<'a> {
         workers: &'a mut Workers,
         server: Option<&'a mut Server>,
         proxies: &'a [Proxy],
+        clock: Option<&'a mut WallClock>,
     ) -> Self {
-        let kinds = ["kill", "stop", "cut", "restart", "failover", "clock"];
         let now = mono::now();
-        let next = kinds
-            .into_iter()
-            .filter(|kind| faults.iter().any(|fault| fault == kind))
-            .map(|kind| (kind, now + first(kind) * MS))
-            .collect();
+        let is_asked = |kind: &&'static str| faults.iter().any(|fault| fault == kind);
+        let kinds = KINDS.into_iter().filter(is_asked);
+        let next = kinds.map(|kind| (kind, now + first(kind) * MS)).collect();
+        let strikes = ["kill", "stop", "cut"].into_iter().filter(is_asked).collect();
         Self {
             made: Made::default(),
             workers,
@@ -96,7 +131,10 @@ impl<'a> Nemesis<'a> {
             next,
             due: Vec::new(),
             lease_ms: plan.lease_ms,
-            failing: None,
+            clock,
+            furthest: 0,
+            outage: None,
+            strikes,
             real: HashMap::new(),
         }
     }
@@ -108,14 +146,18 @@ impl<'a> Nemesis<'a> {
         for at in 0..self.next.len() {
             let (kind, when) = self.next[at];
             if now >= when {
-                let every = self.every(kind);
-                self.next[at].1 = mono::now() + self.random.within(every / 4..every * 7 / 4) * MS;
-                self.make(kind)?;
+                let pause = if self.make(kind)? {
+                    let every = self.every(kind);
+                    self.random.within(every / 4..every * 7 / 4)
+                } else {
+                    AGAIN
+                };
+                self.next[at].1 = mono::now() + pause * MS;
             }
         }
         self.made.died += self.workers.tend()?;
         self.tell_away();
-        self.go_on_failing_over()
+        self.go_on_with_outage()
     }
 
     /// Logs the intervals in which no connection of a worker led to the server. What the worker
@@ -130,27 +172,6 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// During a fail-over, checks at intervals whether the group of servers is complete again.
-    fn go_on_failing_over(&mut self) -> io::Result<()> {
-        let (Some((op, asked)), Some(server)) = (self.failing, self.server.as_deref_mut()) else {
-            return Ok(());
-        };
-        let now = mono::now();
-        if now < asked + 300 * MS {
-            return Ok(());
-        }
-        self.failing = Some((op, now));
-        if server.go_on_failing_over()? {
-            self.failing = None;
-            self.made.failovers += 1;
-            self.mended(op);
-            // The fault ends a second later, because clients first have to give up their
-            // connections to the old primary.
-            self.due.push((now + 1_000 * MS, Due::End(op, "failover")));
-        }
-        Ok(())
-    }
-
     fn every(&self, kind: &str) -> u64 {
         match kind {
             // A worker is stopped for about as long as a lease. If leases are short, stops can
@@ -163,18 +184,21 @@ impl<'a> Nemesis<'a> {
     /// Undoes all faults at the end of the run.
     pub(crate) fn finish(mut self) -> io::Result<Made> {
         let until = mono::now() + 90_000 * MS;
-        while self.failing.is_some() {
-            self.go_on_failing_over()?;
+        while self.outage.is_some() {
+            self.undo(mono::now())?;
+            self.go_on_with_outage()?;
             mono::rest(20);
             if mono::now() > until {
-                return Err(io::Error::other("the fail-over did not finish in time"));
+                return Err(io::Error::other("the server did not come back in time"));
             }
         }
+        self.end_leases()?;
         while !self.due.is_empty() {
             self.undo(u64::MAX)?;
             mono::rest(3);
         }
         self.tell_away();
+        self.made.stuck = self.proxies.iter().map(|proxy| proxy.stranded().stuck).sum();
         Ok(self.made)
     }
 
@@ -219,19 +243,19 @@ impl<'a> Nemesis<'a> {
                     }
                     self.end(op, "stop");
                 }
-                Due::Quiet(op, victim) => {
+                Due::Quiet(op, name, victim) => {
                     self.proxies(victim).for_each(|proxy| proxy.set(Mood::Calm));
-                    self.due.push((now, Due::Closed(op, victim)));
+                    self.due.push((now, Due::Closed(op, name, victim)));
                 }
-                Due::Closed(op, victim) if self.proxies(victim).any(Proxy::is_closing) => {
-                    self.due.push((now, Due::Closed(op, victim)));
+                Due::Closed(op, name, victim) if self.proxies(victim).any(Proxy::is_closing) => {
+                    self.due.push((now, Due::Closed(op, name, victim)));
                 }
-                Due::Closed(op, victim) => {
+                Due::Closed(op, name, victim) => {
                     if let Some(since) = self.proxies(victim).filter_map(Proxy::harmed_since).min()
                     {
                         self.real.insert(op, (since, None));
                     }
-                    self.end(op, "cut");
+                    self.end(op, name);
                 }
                 Due::End(op, name) => self.end(op, name),
             }
@@ -244,34 +268,29 @@ impl<'a> Nemesis<'a> {
         u32::try_from(self.random.within(0..count)).unwrap_or(0) + 1
     }
 
-    fn make(&mut self, kind: &str) -> io::Result<()> {
+    /// Makes a fault, if it can happen now.
+    fn make(&mut self, kind: &'static str) -> io::Result<bool> {
         match kind {
             "kill" => {
                 let victim = self.victim();
                 self.replace(victim, Skew::default())
             }
-            "clock" => {
-                let ahead = if self.random.percent(50) { 3_600 } else { -3_600 };
-                self.made.skews += 1;
-                // The wrong clock lasts until the process is killed.
-                let victim = self.victim();
-                let op = begin(&self.log, "clock", Some(victim));
-                self.end(op, "clock");
-                self.replace(victim, Skew { ahead })
-            }
             "stop" => self.stop(),
-            "cut" => {
-                self.cut();
-                Ok(())
-            }
-            "restart" => self.restart(),
-            _ => self.fail_over(),
+            "clock" => self.wrong_clock(),
+            "jump" => self.jump(),
+            "half-open" => Ok(self.sever()),
+            "cut" | "one-way" => Ok(self.disturb(kind)),
+            "restart" => self.restart(End::Killed),
+            "shutdown" => self.restart(End::ShutDown),
+            // Every second primary shuts down in order.
+            _ if self.made.failovers > self.made.shutdowns => self.fail_over(End::ShutDown),
+            _ => self.fail_over(End::Killed),
         }
     }
 
     /// Kills a worker without warning, in half of the cases in the middle of a store call, and
     /// starts it again at once. The fault lasts as long as a lease of the dead process can.
-    fn replace(&mut self, victim: u32, skew: Skew) -> io::Result<()> {
+    fn replace(&mut self, victim: u32, skew: Skew) -> io::Result<bool> {
         if self.random.percent(50) {
             wait_for_call(&self.workers.journal(victim)?);
         }
@@ -282,15 +301,15 @@ impl<'a> Nemesis<'a> {
         self.workers.revive(victim, skew)?;
         let lease = self.random.spread(self.lease_ms.0..self.lease_ms.1);
         self.due.push((mono::now() + lease * MS, Due::End(op, "kill")));
-        Ok(())
+        Ok(true)
     }
 
     /// Stops a worker, mostly for longer than its shorter leases, and sometimes for longer than its
     /// longest lease.
-    fn stop(&mut self) -> io::Result<()> {
+    fn stop(&mut self) -> io::Result<bool> {
         let victim = self.victim();
         if self.workers.is_stopped(victim) {
-            return Ok(());
+            return Ok(false);
         }
         let (shortest, longest) = self.lease_ms;
         let ms = if self.random.percent(8) {
@@ -303,69 +322,7 @@ impl<'a> Nemesis<'a> {
         self.broke(op);
         self.made.stops += 1;
         self.due.push((mono::now() + ms * MS, Due::GoOn(victim, op)));
-        Ok(())
-    }
-
-    /// Disturbs the connections of one worker, or sometimes of all workers, for a while, in a way
-    /// that is drawn at random. If all connections were disturbed for most of the time, most calls
-    /// would have no answer, and the judge could decide little.
-    fn cut(&mut self) {
-        let is_cutting = |due: &Due| matches!(due, Due::Quiet(..) | Due::Closed(..));
-        if self.proxies.is_empty() || self.due.iter().any(|(_, due)| is_cutting(due)) {
-            return;
-        }
-        let victim = if self.random.percent(ALL_CUT_PERCENT) { None } else { Some(self.victim()) };
-        let mood = match self.random.within(0..6) {
-            // Cut all connections at once, at any point of each call.
-            0 => Mood::Cut,
-            // Cut after a number of bytes to or from the server: within a request, or between a
-            // request and its answer.
-            1 => Mood::CutAfterRequest(self.random.spread(1..400)),
-            2 => Mood::CutAfterReply(self.random.spread(1..200)),
-            // The request arrives, but its answer does not.
-            3 => Mood::DropReplies,
-            4 => Mood::Delay(self.random.spread(5..300)),
-            // No data passes, and neither side gets an error.
-            _ => Mood::Stall,
-        };
-        let ms = self.random.spread(20..400);
-        let op = begin(&self.log, "cut", victim);
-        self.made.cuts += 1;
-        self.proxies(victim).for_each(|proxy| proxy.set(mood));
-        self.due.push((mono::now() + ms * MS, Due::Quiet(op, victim)));
-    }
-
-    /// Kills the store's server and starts it again with its data.
-    fn restart(&mut self) -> io::Result<()> {
-        let Some(server) = self.server.as_deref_mut() else { return Ok(()) };
-        let op = begin(&self.log, "restart", None);
-        server.kill()?;
-        let since = mono::now();
-        mono::rest(self.random.within(0..300));
-        server.start_again()?;
-        self.real.insert(op, (since, Some(mono::now())));
-        self.made.restarts += 1;
-        // The fault ends half a second later, because clients first have to reconnect.
-        self.due.push((mono::now() + 500 * MS, Due::End(op, "restart")));
-        Ok(())
-    }
-
-    /// Kills the primary; a replica takes its place, without the writes that had not reached it.
-    fn fail_over(&mut self) -> io::Result<()> {
-        if self.failing.is_some() {
-            return Ok(());
-        }
-        let Some(server) = self.server.as_deref_mut() else { return Ok(()) };
-        let op = self.log.number();
-        let place = self.log.event(op, Fun::Fault, Phase::Invoke);
-        // The fault begins a second earlier, because the replicas may lack writes that the primary
-        // acknowledged in that second.
-        let mono_ns = place.mono_ns.saturating_sub(1_000 * MS);
-        self.log.write(&Event { note: Some("failover".into()), lossy: true, mono_ns, ..place });
-        server.begin_fail_over()?;
-        self.broke(op);
-        self.failing = Some((op, mono::now()));
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -381,8 +338,12 @@ fn every(kind: &str) -> u64 {
         "kill" => KILL_EVERY,
         "stop" => STOP_EVERY,
         "cut" => CUT_EVERY,
+        "one-way" => ONE_WAY_EVERY,
+        "half-open" => HALF_OPEN_EVERY,
         "clock" => CLOCK_EVERY,
+        "jump" => JUMP_EVERY,
         "restart" => RESTART_EVERY,
+        "shutdown" => SHUTDOWN_EVERY,
         _ => FAILOVER_EVERY,
     }
 }
@@ -390,7 +351,11 @@ fn every(kind: &str) -> u64 {
 /// When the first fault of a kind happens: so early that short runs contain one.
 fn first(kind: &str) -> u64 {
     match kind {
+        "jump" => 2_000,
+        "one-way" => 3_000,
         "restart" | "failover" => 4_000,
+        "half-open" => 6_000,
+        "shutdown" => 8_000,
         kind => every(kind),
     }
 }

@@ -33,6 +33,17 @@ pub(crate) async fn connect(url: &str) -> Result<SharedStore> {
     }
 }
 
+/// Opens it so that a write waits for the disk on the caller's thread, if the store can do that.
+pub(crate) async fn connect_in_place(url: &str) -> Result<SharedStore> {
+    match scheme(url) {
+        "sqlite" => {
+            let config = SqliteConfig::from_url(url)?.with_in_place(true);
+            Ok(SqliteStore::open_with(config)?.into_shared())
+        }
+        _ => connect(url).await,
+    }
+}
+
 /// Creates the store's tables, if it has any.
 pub(crate) async fn migrate(url: &str) -> Result<()> {
     match scheme(url) {

@@ -13,7 +13,7 @@ usage: chaos [options]
        chaos full [--store sqlite|postgres]: what happens on a full disk
        chaos jumps [--store NAME]: what happens when the wall clock of a store jumps
   --store NAME|URL    sqlite (default), postgres, mariadb, redis, sentinel: a server of its own, which it may kill;
-                      memory: one worker, without faults; or the URL of a server that runs
+                      memory: one worker, which is not killed; or the URL of a server that runs
   --secs N            how long the run makes faults (default 30)
   --workers N         worker processes (default 8)
   --tasks N           callers in each worker (default 8)
@@ -22,7 +22,8 @@ usage: chaos [options]
   --forms up|down     every other worker is a newer program, which adds to the tables half-way (up) or has
                       added before the start (down); each worker migrates when it starts
   --lease-ms A..B     leases of A to B milliseconds (default 40..2000)
-  --faults LIST       some of kill,stop,cut,lose,restart,clock,failover (default: all of the store)
+  --faults LIST       some of kill,stop,cut,one-way,half-open,lose,restart,shutdown,clock,jump,failover
+                      (default: all of the store)
   --seed S            repeats the choices of an earlier run (default: random)
   --out DIR           keeps the history in DIR (default: a temporary folder)
   --share F           the share of the minimum counts to reach (default 1: a dedicated machine)
@@ -96,7 +97,19 @@ pub(crate) enum Role {
 /// `operation-timeout` of the workers' engines.
 pub(crate) const OPERATION_TIMEOUT_MS: u64 = 1_000;
 
-const FAULTS: [&str; 7] = ["kill", "stop", "cut", "lose", "restart", "clock", "failover"];
+const FAULTS: [&str; 11] = [
+    "kill",
+    "stop",
+    "cut",
+    "one-way",
+    "half-open",
+    "lose",
+    "restart",
+    "shutdown",
+    "clock",
+    "jump",
+    "failover",
+];
 
 /// One of this many answers that a worker gets is lost, if the fault `lose` is on.
 pub(crate) const LOSE_NTH: u64 = 97;

@@ -2,11 +2,13 @@
 //! [`Recording`]: a store that records every call, before it is sent and when it is answered.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use history::{Event, Fun, Phase, Said, hash};
+use history::{AT_ONCE, Event, Fun, IN_PLACE, Phase, Said, hash};
 use retryproof::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, LiveLease, Peeked, Purge, StoreProfile,
 };
@@ -28,11 +30,13 @@ pub(crate) struct Recording<S> {
     inner: S,
     purger: SharedStore,
     log: Arc<Log>,
+    /// The engine may send an acquire without a future.
+    answers_at_once: bool,
 }
 
 impl<S> Recording<S> {
-    pub(crate) fn new(inner: S, purger: SharedStore, log: Arc<Log>) -> Self {
-        Self { inner, purger, log }
+    pub(crate) fn new(inner: S, purger: SharedStore, log: Arc<Log>, answers_at_once: bool) -> Self {
+        Self { inner, purger, log, answers_at_once }
     }
 }
 
@@ -138,20 +142,38 @@ fn busy(event: &mut Event, remaining: Duration, token: FencingToken) {
 #[deny(clippy::missing_trait_methods)]
 impl<S: IdempotencyStore> IdempotencyStore for Recording<S> {
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        // Without a future, there is no task to wake.
+        let in_place = poll_fn(|cx| Poll::Ready(cx.waker().will_wake(Waker::noop()))).await;
         let ask = |event: &mut Event| {
+            event.note = in_place.then(|| IN_PLACE.to_owned());
             event.owner = Some(hex(req.owner));
             (event.lease_us, event.ttl_us) = (us(req.lease), us(req.ttl));
             event.fp_hash = print(req.fingerprint.as_ref());
         };
-        let tell = |event: &mut Event, answer: &Acquired| match answer {
-            Acquired::Granted(grant) => {
-                event.said = Some(if grant.took_over { Said::TookOver } else { Said::Granted });
-                (event.token, event.remaining_us) = (Some(grant.token.get()), us(grant.remaining));
+        let tell = |event: &mut Event, (answer, at_once): &(Acquired, bool)| {
+            event.note = at_once.then(|| AT_ONCE.to_owned());
+            match answer {
+                Acquired::Granted(grant) => {
+                    event.said = Some(if grant.took_over { Said::TookOver } else { Said::Granted });
+                    (event.token, event.remaining_us) =
+                        (Some(grant.token.get()), us(grant.remaining));
+                }
+                Acquired::Complete(stored) => opened(event, stored),
+                Acquired::Busy(LiveLease { remaining, token, .. }) => {
+                    busy(event, *remaining, *token);
+                }
             }
-            Acquired::Complete(stored) => opened(event, stored),
-            Acquired::Busy(LiveLease { remaining, token, .. }) => busy(event, *remaining, *token),
         };
-        self.record((Fun::Acquire, id), ask, self.inner.acquire(id, req), tell).await
+        let call = async {
+            let mut polls = 0;
+            let mut call = pin!(self.inner.acquire(id, req));
+            let answer = poll_fn(|cx| {
+                polls += 1;
+                call.as_mut().poll(cx)
+            });
+            answer.await.map(|answer| (answer, polls == 1))
+        };
+        self.record((Fun::Acquire, id), ask, call, tell).await.map(|(answer, _)| answer)
     }
 
     async fn peek(&self, id: &Identity) -> Result<Peeked> {
@@ -200,7 +222,8 @@ impl<S: IdempotencyStore> IdempotencyStore for Recording<S> {
     }
 
     fn profile(&self) -> StoreProfile {
-        self.inner.profile()
+        let profile = self.inner.profile();
+        if self.answers_at_once { profile.with_immediate() } else { profile }
     }
 }
 

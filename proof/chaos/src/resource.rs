@@ -72,9 +72,9 @@ impl Resource {
             event.token = Some(token);
             event.said = Some(if applied { Said::Applied } else { Said::Refused });
             if applied {
-                file.set_len(0)?;
                 file.rewind()?;
-                file.write_all(token.to_string().as_bytes())?;
+                // One write of a fixed length: a kill between two would leave an empty file.
+                file.write_all(format!("{token:020}").as_bytes())?;
             }
             log.write(&event);
             Ok(())

@@ -5,52 +5,75 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::clocks::Preload;
 use crate::mono::{self, MS};
+use crate::proxy::Target;
 
+mod process;
 mod recipe;
 
-use recipe::Recipe;
+use process::Process;
 pub(crate) use recipe::program;
-
-/// How long a server may take until it is ready, also after it was killed.
-const READY_MS: u64 = 60_000;
 
 /// How long the sentinels have to promote a replica.
 const PROMOTED_MS: u64 = 15_000;
 
-/// One server process.
-struct Process {
-    recipe: Recipe,
-    child: Option<Child>,
-    log: PathBuf,
+/// A primary that was killed or shut down.
+#[derive(Debug, Clone, Copy)]
+struct Deposed {
+    port: u16,
+    since: u64,
+    /// Whether its process has ended.
+    ended: bool,
+}
+
+/// How far a fail-over is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FailOver {
+    /// There is no primary.
+    Away,
+    /// There is one again, and the old one restarts as its replica.
+    Replaced,
+    /// The next fail-over can begin.
+    Whole,
+}
+
+/// How a server ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// SIGKILL.
+    Killed,
+    /// The signal after which it ends in order.
+    ShutDown,
 }
 
 /// A store's server, or a group of them.
 pub(crate) struct Server {
     url: String,
-    /// The port that the proxy passes on to; a group has none.
-    port: Option<u16>,
     processes: Vec<Process>,
     dir: PathBuf,
-    /// The port of a killed primary, and the time of the kill, until the group is complete again.
-    deposed: Option<(u16, u64)>,
+    /// A primary that has ended, until the group is complete again.
+    deposed: Option<Deposed>,
 }
 
 impl Server {
-    /// Creates and starts a server in `dir`; none for a store without a server.
-    pub(crate) fn start(store: &str, dir: &Path) -> io::Result<Option<Self>> {
-        let Some((url, port, recipes)) = recipe::of(store, dir)? else { return Ok(None) };
-        let mut server =
-            Self { url, port, processes: Vec::new(), dir: dir.to_path_buf(), deposed: None };
+    /// Creates and starts a server in `dir`, with this clock; none for a store without a server.
+    pub(crate) fn start(
+        store: &str,
+        dir: &Path,
+        clock: Option<&Preload>,
+    ) -> io::Result<Option<Self>> {
+        let Some((url, recipes)) = recipe::of(store, dir)? else { return Ok(None) };
+        let mut server = Self { url, processes: Vec::new(), dir: dir.to_path_buf(), deposed: None };
         for recipe in recipes {
             let log = dir.join(format!("{}.log", recipe.name));
-            let mut process = Process { recipe, child: None, log };
+            // The records' expiry does not depend on the clocks of sentinels.
+            let clock = clock.filter(|_| !recipe.is_sentinel()).cloned();
+            let mut process = Process::new(recipe, log, clock);
             process.make()?;
             process.start()?;
             server.processes.push(process);
@@ -63,55 +86,73 @@ impl Server {
         &self.url
     }
 
-    /// The address on which it listens.
-    pub(crate) fn address(&self) -> Option<SocketAddr> {
-        self.port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    /// The addresses on which its processes listen, and whether they name the ports of the others.
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        let target = |process: &Process| Target {
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, process.recipe.port)),
+            names_ports: process.recipe.is_sentinel(),
+        };
+        self.processes.iter().map(target).collect()
     }
 
-    /// Kills the server without warning.
-    pub(crate) fn kill(&mut self) -> io::Result<()> {
-        match self.processes.first_mut() {
-            Some(process) => process.kill(),
-            None => Ok(()),
-        }
+    /// Ends it.
+    pub(crate) fn end(&mut self, end: End) -> io::Result<()> {
+        self.processes.first_mut().map_or(Ok(()), |process| process.end(end))
     }
 
-    /// Starts the server again with its data.
+    /// Whether its process has ended.
+    pub(crate) fn has_ended(&mut self) -> io::Result<bool> {
+        self.processes.first_mut().map_or(Ok(true), Process::has_ended)
+    }
+
+    /// Starts the server again with its data, and waits until it is ready.
     pub(crate) fn start_again(&mut self) -> io::Result<()> {
-        match self.processes.first_mut() {
-            Some(process) => process.start(),
-            None => Ok(()),
-        }
+        self.processes.first_mut().map_or(Ok(()), Process::start)
     }
 
-    /// Kills the primary of a group.
-    pub(crate) fn begin_fail_over(&mut self) -> io::Result<()> {
+    /// Begins to start the server again with its data.
+    pub(crate) fn begin_again(&mut self) -> io::Result<()> {
+        self.processes.first_mut().map_or(Ok(()), Process::begin)
+    }
+
+    /// Whether it serves.
+    pub(crate) fn is_ready(&mut self) -> io::Result<bool> {
+        self.processes.first_mut().map_or(Ok(true), Process::is_ready)
+    }
+
+    /// Ends the primary of a group.
+    pub(crate) fn begin_fail_over(&mut self, end: End) -> io::Result<()> {
         let primary = recipe::primary(&self.ports("sentinel"))?;
         let Some(process) =
             self.processes.iter_mut().find(|process| process.recipe.port == primary)
         else {
             return Err(io::Error::other("the primary is not a process of this run"));
         };
-        process.kill()?;
-        self.deposed = Some((primary, mono::now()));
+        process.end(end)?;
+        self.deposed = Some(Deposed { port: primary, since: mono::now(), ended: false });
         Ok(())
     }
 
     /// Continues the fail-over: when another server is the primary, the old one restarts as its
-    /// replica. Returns whether the group is complete again.
-    pub(crate) fn go_on_failing_over(&mut self) -> io::Result<bool> {
-        let Some((deposed, since)) = self.deposed else { return Ok(true) };
-        let old = self.processes.iter().position(|process| process.recipe.port == deposed);
-        let Some(old) = old else { return Ok(true) };
+    /// replica.
+    pub(crate) fn go_on_failing_over(&mut self) -> io::Result<FailOver> {
+        let Some(Deposed { port, since, ended }) = self.deposed else { return Ok(FailOver::Whole) };
+        let old = self.processes.iter().position(|process| process.recipe.port == port);
+        let Some(old) = old else { return Ok(FailOver::Whole) };
         let now = recipe::primary(&self.ports("sentinel"));
-        if self.processes[old].child.is_none() {
-            let replaced = now.is_ok_and(|now| now != deposed);
+        if !ended {
+            if !self.processes[old].has_ended()? {
+                return Ok(FailOver::Away);
+            }
+            let replaced = now.is_ok_and(|now| now != port);
             // A replica that has just lost its link cannot be promoted. In this case, restart the
             // old primary.
-            if replaced || mono::now() > since + PROMOTED_MS * MS {
-                self.processes[old].start()?;
+            if !replaced && mono::now() <= since + PROMOTED_MS * MS {
+                return Ok(FailOver::Away);
             }
-            return Ok(false);
+            self.processes[old].start()?;
+            self.deposed = Some(Deposed { port, since, ended: true });
+            return Ok(FailOver::Replaced);
         }
         // The fail-over is complete only when the replicas follow the new primary, because the next
         // fail-over needs one of them.
@@ -120,10 +161,11 @@ impl Server {
             .into_iter()
             .filter(|port| now.as_ref().is_ok_and(|now| now != port));
         let whole = others.clone().count() > 0 && others.into_iter().all(recipe::follows);
-        if whole {
-            self.deposed = None;
+        if !whole {
+            return Ok(FailOver::Replaced);
         }
-        Ok(whole)
+        self.deposed = None;
+        Ok(FailOver::Whole)
     }
 
     fn ports(&self, of: &str) -> Vec<u16> {
@@ -135,7 +177,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         for process in self.processes.iter_mut().rev() {
-            let _ = process.kill();
+            let _ = process.end(End::Killed);
         }
         // Children of a killed server may still write for a moment.
         for _ in 0..100 {
@@ -145,115 +187,6 @@ impl Drop for Server {
             mono::rest(30);
         }
     }
-}
-
-impl Process {
-    /// Writes its files and creates its data.
-    fn make(&self) -> io::Result<()> {
-        let dir = &self.recipe.dir;
-        fs::create_dir_all(dir)?;
-        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
-        for (name, text) in &self.recipe.files {
-            fs::write(dir.join(name), text)?;
-            self.give(&dir.join(name))?;
-        }
-        self.give(dir)?;
-        for words in &self.recipe.prepare {
-            let status = self.command(words)?.status()?;
-            if !status.success() {
-                return Err(io::Error::other(format!("{} failed: {}", words[0], self.said())));
-            }
-        }
-        Ok(())
-    }
-
-    fn give(&self, path: &Path) -> io::Result<()> {
-        match self.recipe.user {
-            Some((uid, gid)) => chown(path, Some(uid), Some(gid)),
-            None => Ok(()),
-        }
-    }
-
-    fn command(&self, words: &[String]) -> io::Result<Command> {
-        let log = fs::OpenOptions::new().append(true).create(true).open(&self.log)?;
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).current_dir(&self.recipe.dir).stdin(Stdio::null());
-        command.stdout(log.try_clone()?).stderr(log);
-        if let Some((uid, gid)) = self.recipe.user {
-            command.uid(uid).gid(gid);
-        }
-        Ok(command)
-    }
-
-    /// Starts the server and waits until it is ready. Remains of a killed server may prevent the
-    /// start for a moment.
-    fn start(&mut self) -> io::Result<()> {
-        let until = mono::now() + READY_MS * MS;
-        loop {
-            let mut child = self.command(&tied(&self.recipe.command))?.spawn()?;
-            while child.try_wait()?.is_none() {
-                if self.serves() {
-                    self.child = Some(child);
-                    return Ok(());
-                }
-                if mono::now() > until {
-                    child.kill()?;
-                    child.wait()?;
-                    return Err(io::Error::other(format!(
-                        "{} did not become ready: {}",
-                        self.recipe.name,
-                        self.said()
-                    )));
-                }
-                mono::rest(10);
-            }
-            if mono::now() > until {
-                return Err(io::Error::other(format!(
-                    "{} ended unexpectedly: {}",
-                    self.recipe.name,
-                    self.said()
-                )));
-            }
-            mono::rest(50);
-        }
-    }
-
-    fn serves(&self) -> bool {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.recipe.port));
-        TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok()
-    }
-
-    fn kill(&mut self) -> io::Result<()> {
-        if let Some(mut child) = self.child.take() {
-            child.kill()?;
-            child.wait()?;
-        }
-        Ok(())
-    }
-
-    /// The end of its log.
-    fn said(&self) -> String {
-        let text = fs::read_to_string(&self.log).unwrap_or_default();
-        // An installer ends its output with advice, so look for the errors.
-        let mut lines: Vec<&str> =
-            text.lines().filter(|line| line.contains("ERROR") || line.contains("FATAL")).collect();
-        if lines.is_empty() {
-            lines = text.lines().collect();
-        }
-        lines[lines.len().saturating_sub(6)..].join(" | ")
-    }
-}
-
-/// The command of a server that is killed when this process ends in any way, if the machine
-/// supports that.
-fn tied(command: &[String]) -> Vec<String> {
-    const SETPRIV: &str = "/usr/bin/setpriv";
-    let mut words = Vec::new();
-    if Path::new(SETPRIV).exists() {
-        words.extend([SETPRIV, "--pdeathsig", "KILL", "--"].map(String::from));
-    }
-    words.extend_from_slice(command);
-    words
 }
 
 /// A port on which no process listens.

@@ -3,7 +3,6 @@
 
 use std::error::Error;
 use std::fs;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,15 +10,17 @@ use std::sync::Arc;
 use history::{Fun, Manifest, Phase};
 use retryproof::{ErrorKind, IdempotencyEngine};
 
+use crate::address::{authority, through};
+use crate::clocks::{Clocks, WallClock};
 use crate::forms::Behind;
 use crate::log::Log;
 use crate::mono::{self, MS};
 use crate::nemesis::{Made, Nemesis};
 use crate::open;
 use crate::plan::{LOSE_NTH, OPERATION_TIMEOUT_MS, Plan};
-use crate::proxy::Proxy;
+use crate::proxy::{PATIENCE, Proxy, Stranded};
 use crate::server::Server;
-use crate::workers::Workers;
+use crate::workers::{WorkerClocks, Workers};
 
 /// Makes a run, and returns whether it was green.
 pub(crate) fn run(mut plan: Plan) -> Result<bool, Box<dyn Error>> {
@@ -37,10 +38,9 @@ pub(crate) fn run(mut plan: Plan) -> Result<bool, Box<dyn Error>> {
         // The records of the memory store belong to one process.
         plan.workers = 1;
     }
+    let faults = faults(&plan)?;
     let data = data_folder()?;
-    let mut server = Server::start(&plan.store, &data)?;
-    let result = with_store(&mut plan, &out, &data, server.as_mut());
-    drop(server);
+    let result = with_server(&mut plan, &out, &data, &faults);
     let _ = fs::remove_dir_all(&data);
     let green = result?;
     if green && !keep {
@@ -64,23 +64,21 @@ pub(crate) fn data_folder() -> std::io::Result<PathBuf> {
 fn possible(store: &str) -> &'static [&'static str] {
     match store {
         // A kill would delete its records.
-        "memory" => &["stop", "lose"],
-        "sqlite" => &["kill", "stop", "clock", "lose"],
-        "sentinel" => &["kill", "stop", "clock", "failover"],
-        "postgres" | "mariadb" | "redis" => &["kill", "stop", "cut", "restart", "clock"],
+        "memory" => &["stop", "lose", "clock"],
+        "sqlite" => &["kill", "stop", "clock", "jump", "lose"],
+        "sentinel" => &["kill", "stop", "cut", "one-way", "half-open", "clock", "jump", "failover"],
+        "postgres" | "mariadb" | "redis" => {
+            &["kill", "stop", "cut", "one-way", "half-open", "restart", "shutdown", "clock", "jump"]
+        }
         url if url.starts_with("sqlite:") => &["kill", "stop", "clock"],
         url if url.contains("+sentinel") => &["kill", "stop", "clock"],
         // The run does not restart a server that it did not start.
-        _ => &["kill", "stop", "cut", "clock"],
+        _ => &["kill", "stop", "cut", "one-way", "half-open", "clock"],
     }
 }
 
-fn with_store(
-    plan: &mut Plan,
-    out: &Path,
-    data: &Path,
-    server: Option<&mut Server>,
-) -> Result<bool, Box<dyn Error>> {
+/// The faults that the run makes.
+fn faults(plan: &Plan) -> Result<Vec<String>, String> {
     let can = possible(&plan.store);
     let faults = plan
         .faults
@@ -91,9 +89,52 @@ fn with_store(
             "{} does not support the fault `{other}`: use {}",
             plan.store,
             can.join(", ")
-        )
-        .into());
+        ));
     }
+    Ok(faults)
+}
+
+fn with_server(
+    plan: &mut Plan,
+    out: &Path,
+    data: &Path,
+    faults: &[String],
+) -> Result<bool, Box<dyn Error>> {
+    let asked = |name: &str| faults.iter().any(|fault| fault == name);
+    // SQLite compares times with the host's clock (ACQ-7), so all processes must have the same
+    // clock, which is the store's.
+    let is_sqlite = plan.store.starts_with("sqlite");
+    let own = asked("clock") && !is_sqlite;
+    let clocks = (own || asked("jump")).then(|| Clocks::build(data)).transpose()?;
+    let of = |name: &str| clocks.as_ref().map(|clocks| clocks.clock(name)).transpose();
+    let mut clock = if asked("jump") { of("store")? } else { None };
+    let shared = clock.as_ref().map(|clock| clock.preload().clone());
+    let worker_clocks = match shared.clone().filter(|_| is_sqlite) {
+        Some(shared) => WorkerClocks::Shared(shared),
+        None if own => {
+            let all = (1..=plan.workers).map(|proc| of(&format!("worker-{proc}")));
+            WorkerClocks::Own(all.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+        }
+        None => WorkerClocks::Right,
+    };
+    let mut server = Server::start(&plan.store, data, shared.as_ref())?;
+    let times = Times { worker_clocks, clock: clock.as_mut() };
+    with_store(plan, (out, data), faults, server.as_mut(), times)
+}
+
+/// The clocks that a run moves.
+struct Times<'a> {
+    worker_clocks: WorkerClocks,
+    clock: Option<&'a mut WallClock>,
+}
+
+fn with_store(
+    plan: &mut Plan,
+    (out, data): (&Path, &Path),
+    faults: &[String],
+    server: Option<&mut Server>,
+    times: Times<'_>,
+) -> Result<bool, Box<dyn Error>> {
     let direct = match &server {
         Some(server) => server.url().to_owned(),
         None if plan.store == "sqlite" => format!("sqlite:{}", data.join("records.db").display()),
@@ -104,32 +145,25 @@ fn with_store(
         change(&direct, false)?;
     }
     let tables = direct.clone();
-    let target = match &server {
-        Some(server) => server.address(),
-        None => authority(&direct),
+    let targets = match &server {
+        Some(server) => server.targets(),
+        None => authority(&direct).into_iter().collect(),
     };
     // Each worker has a separate proxy, so that its connections can be disturbed without those of
     // the other workers.
-    let target = target.filter(|_| faults.iter().any(|fault| fault == "cut"));
-    let proxies: Vec<Proxy> = (0..target.map_or(0, |_| plan.workers))
-        .filter_map(|_| target.map(Proxy::start))
-        .collect::<Result<_, _>>()?;
-    let urls = proxies.iter().map(|proxy| through(&direct, proxy.port)).collect();
+    let is_disturbed = |kind: &&str| faults.iter().any(|fault| fault == kind);
+    let count =
+        if ["cut", "one-way", "half-open"].iter().any(is_disturbed) { plan.workers } else { 0 };
+    let proxies: Vec<Proxy> =
+        (0..count).map(|_| Proxy::start(&targets)).collect::<Result<_, _>>()?;
+    let urls = proxies.iter().map(|proxy| through(&direct, &targets, &proxy.ports)).collect();
     let revision = revision();
-    write_manifest(plan, out, &faults, &revision)?;
+    write_manifest(plan, out, faults, &revision)?;
     let log = Arc::new(Log::open(out, 0, 1)?);
     plan.lose = faults.iter().any(|fault| fault == "lose").then_some(LOSE_NTH);
     plan.began = mono::now();
-    // SQLite compares times with the host's clock (ACQ-7), so all processes must have the same
-    // clock.
-    let wall_clocks = !direct.starts_with("sqlite:");
     let (options, folder) = (plan.options(&direct, out), out.to_path_buf());
-    let mut workers = Workers::start((plan.workers, urls), options, folder, wall_clocks)?;
-    if faults.iter().any(|fault| fault == "clock") {
-        let clocks =
-            if workers.has_faketime() { "wall clock and the engine's" } else { "engine's clock" };
-        println!("clock: the fault shifts the {clocks} by an hour");
-    }
+    let mut workers = Workers::start((plan.workers, urls), options, folder, times.worker_clocks)?;
     println!(
         "seed {}: {} workers on {} for {} s, faults {}",
         plan.seed,
@@ -138,7 +172,8 @@ fn with_store(
         plan.secs,
         faults.join(",")
     );
-    let nemesis = Nemesis::new(plan, &faults, Arc::clone(&log), &mut workers, server, &proxies);
+    let nemesis =
+        Nemesis::new(plan, faults, Arc::clone(&log), &mut workers, server, &proxies, times.clock);
     let made = rage(plan, out, &tables, nemesis)?;
     let hung = workers.end(plan.lease_ms.1 + 30_000)?;
     log.write(&log.event(0, Fun::Settle, Phase::Ok));
@@ -157,7 +192,15 @@ fn with_store(
             out.display()
         );
     }
-    judge(out).map(|green| green && hung == 0 && made.died == 0 && settled)
+    if faults.iter().any(|fault| fault == "half-open") {
+        let add = |all: Stranded, proxy: &Proxy| all.and(proxy.stranded());
+        let Stranded { left, stuck } = proxies.iter().fold(Stranded::default(), add);
+        println!(
+            "half-open connections: {left} given up by clients, {stuck} used for more than {PATIENCE:?}"
+        );
+    }
+    let ended = hung == 0 && made.died == 0 && made.stuck == 0 && settled;
+    judge(out).map(|green| green && ended)
 }
 
 /// Makes faults until the time is over, and prints a line for each second.
@@ -179,10 +222,12 @@ fn rage(
         let second = (mono::now() - began) / (1_000 * MS);
         if second > said {
             said = second;
-            let Made { kills, stops, cuts, restarts, failovers, skews, .. } = nemesis.made;
+            let Made { kills, stops, cuts, restarts, failovers, skews, jumps, .. } = nemesis.made;
+            let Made { one_way, half_open, shutdowns, .. } = nemesis.made;
             println!(
-                "{second:>4} s  {kills} kills, {stops} pauses, {cuts} cuts, {restarts} restarts, \
-                 {failovers} fail-overs, {skews} wrong clocks, {:.1} MB of events",
+                "{second:>4} s  {kills} kills, {stops} pauses, {cuts} cuts, {one_way} one-way, \
+                 {half_open} half-open, {restarts} restarts, {shutdowns} shutdowns, {failovers} \
+                 fail-overs, {skews} wrong clocks, {jumps} jumps, {:.1} MB of events",
                 size(out)
             );
         }
@@ -254,29 +299,6 @@ fn refused(url: &str) -> Result<(), Box<dyn Error>> {
         }
         Ok(_) => Err("a program that the tables exclude was not refused".into()),
     }
-}
-
-/// The resolved address in a URL.
-fn authority(url: &str) -> Option<SocketAddr> {
-    let (scheme, rest) = url.split_once("://")?;
-    let host = rest.split(['/', '?']).next()?.rsplit('@').next()?;
-    let port = match scheme {
-        "postgres" | "postgresql" => 5_432,
-        "mysql" | "mariadb" => 3_306,
-        "redis" => 6_379,
-        _ => return None,
-    };
-    let whole = if host.contains(':') { host.to_owned() } else { format!("{host}:{port}") };
-    whole.to_socket_addrs().ok()?.next()
-}
-
-/// The URL with the proxy's address instead of the server's.
-fn through(url: &str, port: u16) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (authority, tail) = rest.split_at(end);
-    let login = authority.rsplit_once('@').map_or(String::new(), |(login, _)| format!("{login}@"));
-    format!("{scheme}://{login}127.0.0.1:{port}{tail}")
 }
 
 /// The longest pause, with its jitter, between two reads of a waiter that is not notified (ACQ-4).

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use history::{Event, Fun, Phase};
+use history::{CLOCK_MOVED, Event, Fun, Phase};
+use retryproof::clock::wall_clock_micros;
 use retryproof::{IdempotencyEngine, SharedStore};
 
 use crate::call::Caller;
@@ -26,6 +27,9 @@ use crate::world::World;
 /// The time between two reads of the clock, which show whether the process has run.
 const TICK_MS: u64 = 10;
 
+/// A wall clock that differs by more from the monotonic one was moved.
+const MOVED_US: u64 = 500_000;
+
 /// Runs until the supervisor ends it. The error is for the worker's log.
 pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
     // Let the kernel kill this worker if the supervisor dies. The worker's standard input would end
@@ -36,15 +40,16 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
     let out: PathBuf = plan.out.clone().unwrap_or_default();
     let log = Arc::new(Log::open(&out, plan.proc, plan.incarnation)?);
     let in_memory = plan.url.as_deref() == Some("memory");
-    let runtime = if in_memory {
-        // With one thread, no two calls would be in flight at once.
-        tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?
+    let threads = threads(plan, in_memory);
+    let runtime = if threads > 1 {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?
     } else {
         tokio::runtime::Builder::new_current_thread().enable_all().build()?
     };
     runtime.block_on(async {
         let (engine, store) = build_patiently(plan, &log).await?;
-        log.write(&log.event(0, Fun::Proc, Phase::Invoke));
+        let note = (plan.role == Role::Worker).then(|| threads.to_string());
+        log.write(&Event { note, ..log.event(0, Fun::Proc, Phase::Invoke) });
         let over = Arc::new(AtomicBool::new(false));
         if plan.role == Role::Settler {
             settle::settle(unsettled(plan), &log, &engine, &store).await?;
@@ -58,6 +63,17 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
         end(&log, &engine, store).await;
         Ok(())
     })
+}
+
+/// How many threads run a process's calls. Half of the workers have several, not the same half as
+/// those that are newer programs.
+fn threads(plan: &Plan, in_memory: bool) -> usize {
+    match plan.role {
+        // With one thread, no two calls of the only process would be in flight at once.
+        _ if in_memory => 4,
+        Role::Worker if [1, 2].contains(&(plan.proc % 4)) => 2,
+        _ => 1,
+    }
 }
 
 /// The number of the newest identity, and how long its holder may take to end.
@@ -118,12 +134,20 @@ async fn work(
     Ok(())
 }
 
-/// Logs when the process did not run, because it was stopped or the machine had no time for it.
+/// Logs when the process did not run, because it was stopped or the machine had no time for it, and
+/// when its wall clock was moved.
 async fn watch_lags(log: Arc<Log>) {
     let mut last = mono::now();
+    let mut showed = wall_clock_micros();
     loop {
         tokio::time::sleep(Duration::from_millis(TICK_MS)).await;
         let now = mono::now();
+        let shows = wall_clock_micros();
+        if shows.abs_diff(showed + (now - last) / 1_000) > MOVED_US {
+            let note = Some(CLOCK_MOVED.to_owned());
+            log.write(&Event { note, ..log.event(0, Fun::Proc, Phase::Info) });
+        }
+        showed = shows;
         if now - last > 2 * TICK_MS * MS {
             let since_ns = Some(last + TICK_MS * MS);
             log.write(&Event { since_ns, ..log.event(0, Fun::Lag, Phase::Ok) });

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::clocks::{Preload, WallClock};
 use crate::log;
 
 /// One worker: its present process, and the number of its life.
@@ -24,8 +25,18 @@ pub(crate) struct Workers {
     /// The URL for each worker, if it differs from the URL in the options.
     urls: Vec<String>,
     out: PathBuf,
-    /// The library that gives a process a wrong wall clock, if the machine has it.
-    faketime: Option<&'static str>,
+    clocks: WorkerClocks,
+}
+
+/// The wall clocks of the workers.
+#[derive(Debug)]
+pub(crate) enum WorkerClocks {
+    /// All have the machine's.
+    Right,
+    /// Each has its own, in the order of their numbers.
+    Own(Vec<WallClock>),
+    /// They share one, which is their store's too.
+    Shared(Preload),
 }
 
 /// The error of a worker's clock.
@@ -35,24 +46,15 @@ pub(crate) struct Skew {
     pub(crate) ahead: i64,
 }
 
-/// The paths at which Debian's package installs the library that gives a process a wrong time.
-const FAKETIME: [&str; 2] = [
-    "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
-    "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
-];
-
 impl Workers {
-    /// Starts the workers. With `wall_clocks`, a worker with a wrong clock gets a wrong wall clock
-    /// too, if the machine supports that.
+    /// Starts the workers.
     pub(crate) fn start(
         (count, urls): (u32, Vec<String>),
         options: Vec<String>,
         out: PathBuf,
-        wall_clocks: bool,
+        clocks: WorkerClocks,
     ) -> io::Result<Self> {
-        let faketime =
-            FAKETIME.into_iter().find(|path| wall_clocks && std::path::Path::new(path).exists());
-        let mut workers = Self { slots: Vec::new(), options, urls, out, faketime };
+        let mut workers = Self { slots: Vec::new(), options, urls, out, clocks };
         for proc in 1..=count {
             let child = workers.spawn(proc, 1, Skew::default())?;
             workers.slots.push(Slot { child, incarnation: 1, stopped: false });
@@ -64,9 +66,24 @@ impl Workers {
         self.slots.len() as u64
     }
 
-    /// Whether wall clocks can be wrong too, and not only the engine's clock.
-    pub(crate) fn has_faketime(&self) -> bool {
-        self.faketime.is_some()
+    /// Whether each worker has a wall clock of its own.
+    pub(crate) fn has_own_clocks(&self) -> bool {
+        matches!(self.clocks, WorkerClocks::Own(_))
+    }
+
+    /// Moves the wall clock of a worker while it runs.
+    pub(crate) fn leap(&mut self, proc: u32, by_ns: i64) -> io::Result<()> {
+        match self.own_clock(proc) {
+            Some(clock) => clock.set(clock.ahead_ns() + by_ns),
+            None => Ok(()),
+        }
+    }
+
+    fn own_clock(&mut self, proc: u32) -> Option<&mut WallClock> {
+        match &mut self.clocks {
+            WorkerClocks::Own(clocks) => clocks.get_mut(place(proc)),
+            _ => None,
+        }
     }
 
     fn command(&self, role: &str, proc: u32, incarnation: u32) -> io::Result<Command> {
@@ -79,32 +96,29 @@ impl Workers {
             .args(["--proc", &proc.to_string(), "--incarnation", &incarnation.to_string()])
             .stdout(Stdio::null())
             .stderr(log);
-        let at = usize::try_from(proc).unwrap_or(0).wrapping_sub(1);
-        if let Some(url) = self.urls.get(at) {
+        if let Some(url) = self.urls.get(place(proc)) {
             command.args(["--url", url]);
+        }
+        if let WorkerClocks::Shared(clock) = &self.clocks {
+            clock.apply(&mut command);
         }
         Ok(command)
     }
 
-    fn spawn(&self, proc: u32, incarnation: u32, skew: Skew) -> io::Result<Child> {
+    fn spawn(&mut self, proc: u32, incarnation: u32, skew: Skew) -> io::Result<Child> {
         let mut command = self.command("worker", proc, incarnation)?;
         if skew.ahead != 0 {
             command.args(["--ahead", &skew.ahead.to_string()]);
-            if let Some(library) = self.faketime {
-                command
-                    .env("LD_PRELOAD", library)
-                    .env("FAKETIME", format!("{:+}s", skew.ahead))
-                    // Do not change the monotonic clock, which leases use, because an administrator
-                    // cannot set it either.
-                    .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-            }
+        }
+        if let Some(clock) = self.own_clock(proc) {
+            clock.set(skew.ahead * 1_000_000_000)?;
+            clock.preload().apply(&mut command);
         }
         command.stdin(Stdio::piped()).spawn()
     }
 
     fn slot(&mut self, proc: u32) -> io::Result<&mut Slot> {
-        let at = usize::try_from(proc).unwrap_or(0).wrapping_sub(1);
-        self.slots.get_mut(at).ok_or_else(|| io::Error::other("the worker does not exist"))
+        self.slots.get_mut(place(proc)).ok_or_else(|| io::Error::other("the worker does not exist"))
     }
 
     pub(crate) fn is_stopped(&mut self, proc: u32) -> bool {
@@ -123,7 +137,6 @@ impl Workers {
         // The process is an unreaped child, so no other process can have its id.
         slot.child.kill()?;
         slot.child.wait()?;
-        sweep(&slot.child);
         Ok(())
     }
 
@@ -176,7 +189,6 @@ impl Workers {
                 if crate::mono::now() > until {
                     slot.child.kill()?;
                     slot.child.wait()?;
-                    sweep(&slot.child);
                     killed += 1;
                     break;
                 }
@@ -198,20 +210,17 @@ impl Drop for Workers {
         for slot in &mut self.slots {
             let _ = slot.child.kill();
             let _ = slot.child.wait();
-            sweep(&slot.child);
         }
     }
 }
 
-/// Removes the shared memory that the library for wrong clocks leaves behind when a process is
-/// killed. The shared memory's name contains the process id.
-fn sweep(child: &Child) {
-    for name in ["faketime_shm_", "sem.faketime_sem_"] {
-        let _ = std::fs::remove_file(format!("/dev/shm/{name}{}", child.id()));
-    }
+/// Where the worker with that number is.
+fn place(proc: u32) -> usize {
+    usize::try_from(proc).unwrap_or(0).wrapping_sub(1)
 }
 
-fn signal(child: &Child, signal: Signal) -> io::Result<()> {
+/// Sends a signal to a process that was started here and not yet waited for.
+pub(crate) fn signal(child: &Child, signal: Signal) -> io::Result<()> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| io::Error::other("a child process has no process id"))?;
     kill_process(pid, signal).map_err(io::Error::from)

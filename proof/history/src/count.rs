@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Counts`]: whether enough happened for a valid run.
 
-use crate::event::{Fun, Said};
-use crate::rules::live;
-use crate::story::{Fault, Op, Run, Story};
+use crate::event::{Fun, Manifest, Said};
+use crate::rules::{lease, live, result, state};
+use crate::story::{Fault, Op, Run, StoreClock, Story};
 
 /// One count and its minimum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +55,27 @@ pub struct Counts {
     pub restarts: u64,
     pub failovers: u64,
     pub skewed: u64,
+    /// Restarts after an orderly shutdown.
+    pub shutdowns: u64,
+    pub one_way: u64,
+    pub half_open: u64,
+    /// Times at which a server was down, and faults of workers and connections meanwhile.
+    pub downs: u64,
+    pub struck_while_down: u64,
+    /// Moves of the store's clock, what would be wrong if it had not moved, and the stories whose
+    /// tokens fell.
+    pub jumps: u64,
+    pub explained: u64,
+    pub rewound: u64,
+    /// Moves of a process's wall clock, and the processes that saw one.
+    pub leaps: u64,
+    pub leaps_seen: u64,
+    /// Worker processes with several threads, and with one.
+    pub threaded: u64,
+    pub single: u64,
+    /// Acquires that were answered when they were polled first, and those sent without a future.
+    pub at_once: u64,
+    pub in_place: u64,
     pub grants: u64,
     pub takeovers: u64,
     pub stale_refusals: u64,
@@ -92,7 +113,17 @@ impl Counts {
             identities: run.stories.len() as u64,
             kills: fault("kill"),
             pauses: fault("stop"),
-            cuts: fault("cut") + fault("delay") + fault("half-open"),
+            cuts: fault("cut"),
+            one_way: fault("one-way"),
+            half_open: fault("half-open"),
+            shutdowns: fault("shutdown"),
+            downs: fault(DOWN),
+            struck_while_down: struck_while_down(&run.faults),
+            jumps: fault("jump"),
+            leaps: fault("leap"),
+            leaps_seen: run.leaps_seen,
+            threaded: run.threads.values().filter(|threads| **threads > 1).count() as u64,
+            single: run.threads.values().filter(|threads| **threads == 1).count() as u64,
             restarts: fault("restart"),
             failovers: fault("failover"),
             skewed: fault("clock"),
@@ -112,6 +143,8 @@ impl Counts {
                 counts.failed += u64::from(op.failed);
                 counts.grants += u64::from(op.is_grant());
                 counts.takeovers += u64::from(op.said(Said::TookOver));
+                counts.at_once += u64::from(op.at_once);
+                counts.in_place += u64::from(op.in_place);
                 let stale = matches!(op.fun, Fun::Extend | Fun::Complete | Fun::Release)
                     && op.said(Said::Lost);
                 counts.stale_refusals += u64::from(stale);
@@ -124,6 +157,8 @@ impl Counts {
                 counts.tombstones +=
                     u64::from(op.fun == Fun::Complete && op.tombstone && op.said(Said::Done));
             }
+            counts.explained += explained(run, story);
+            counts.rewound += u64::from(story.rewound);
             counts.calls += story.calls.len() as u64;
             for call in &story.calls {
                 let said = |said: Said| u64::from(call.said == Some(said));
@@ -162,6 +197,18 @@ impl Counts {
             "store restarts" => self.restarts,
             "fail-overs" => self.failovers,
             "connections cut or delayed" => self.cuts,
+            "one-way connections" => self.one_way,
+            "half-open connections" => self.half_open,
+            "orderly restarts" => self.shutdowns,
+            "faults while a server was down" => self.struck_while_down,
+            "moves of the store's clock" => self.jumps,
+            "answers that only a moved clock explains" => self.explained,
+            "moves of a running process's clock" => self.leaps,
+            "moves of clocks that a process saw" => self.leaps_seen,
+            "workers with several threads" => self.threaded,
+            "workers with one thread" => self.single,
+            "acquires without a future" => self.in_place,
+            "acquires answered at once" => self.at_once,
             "processes with a wrong clock" => self.skewed,
             "interventions that met a holder or taker" => self.races,
             "percentage of operations that overlap a fault" => {
@@ -224,17 +271,94 @@ fn minima(run: &Run) -> Vec<(&'static str, u64)> {
     if manifest.races > 0 {
         minima.push(("interventions that met a holder or taker", manifest.races));
     }
+    minima.extend(shapes(run));
     for (fault, name) in [
         ("restart", "store restarts"),
         ("failover", "fail-overs"),
         ("cut", "connections cut or delayed"),
-        ("clock", "processes with a wrong clock"),
+        ("one-way", "one-way connections"),
+        ("half-open", "half-open connections"),
+        ("shutdown", "orderly restarts"),
+        ("jump", "moves of the store's clock"),
     ] {
         if asked(fault) {
             minima.push((name, 1));
         }
     }
     minima
+}
+
+/// What the clocks and the workers of a run have to have been.
+fn shapes(run: &Run) -> Vec<(&'static str, u64)> {
+    let Manifest { store, workers, faults, secs, share, .. } = &run.manifest;
+    let asked = |fault: &str| faults.iter().any(|asked| asked == fault);
+    let mut minima = Vec::new();
+    // The only process of a memory store keeps its records, so it is never started again.
+    if asked("clock") && store != "memory" {
+        minima.push(("processes with a wrong clock", 1));
+    }
+    // The clock of SQLite's host is the store's.
+    if asked("clock") && store != "sqlite" {
+        minima.push(("moves of a running process's clock", 1));
+        minima.push(("moves of clocks that a process saw", 1));
+    }
+    if asked("jump") {
+        minima.push(("answers that only a moved clock explains", 1));
+    }
+    let is_struck = ["kill", "stop", "cut"].into_iter().any(asked);
+    let downs = run.faults.iter().filter(|fault| fault.name == DOWN).count() as u64;
+    if is_struck && ["restart", "shutdown", "failover"].into_iter().any(asked) {
+        minima.push(("faults while a server was down", (downs / 2).max(1)));
+    }
+    // Histories that were written before workers had several threads do not say how many.
+    if !run.threads.is_empty() {
+        minima.push(("workers with several threads", u64::from(workers.div_ceil(2))));
+        if *workers > 1 {
+            minima.push(("workers with one thread", 1));
+        }
+    }
+    let least = if *share > 0.0 { *secs } else { 1 };
+    match store.as_str() {
+        "memory" => minima.push(("acquires without a future", least)),
+        "sqlite" if *workers > 1 => minima.push(("acquires answered at once", least)),
+        _ => {}
+    }
+    minima
+}
+
+/// How many answers would be wrong if the store's clock had not moved: so many leases and ttls ended
+/// early or late.
+fn explained(run: &Run, story: &Story) -> u64 {
+    let Some(first) = story.ops.first() else { return 0 };
+    if !story.clock.is_moved(first.invoke, run.last) {
+        return 0;
+    }
+    let mut unmoved = Story { clock: StoreClock::default(), ..story.clone() };
+    for op in &mut unmoved.ops {
+        op.clock = (op.invoke, op.end());
+    }
+    let mut found = Vec::new();
+    for rule in [lease::s1, lease::s2, result::s4, result::s6, state::s14] {
+        rule(run, &unmoved, &mut found);
+    }
+    found.len() as u64
+}
+
+/// The name of a window in which a server does not serve.
+const DOWN: &str = "down";
+
+/// Faults of workers and of connections that began while a server was down.
+fn struck_while_down(faults: &[Fault]) -> u64 {
+    let down: Vec<&Fault> = faults.iter().filter(|fault| fault.name == DOWN).collect();
+    let strikes = faults.iter().filter(|fault| {
+        ["kill", "stop", "cut", "one-way", "half-open"].contains(&fault.name.as_str())
+    });
+    let meets = |fault: &&Fault| {
+        let is_in =
+            |down: &&Fault| down.from <= fault.from && down.to.is_none_or(|to| fault.from <= to);
+        down.iter().any(is_in)
+    };
+    strikes.filter(meets).count() as u64
 }
 
 /// The intervals in which something was really wrong. Overlapping intervals are joined.

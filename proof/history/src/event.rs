@@ -163,6 +163,15 @@ pub enum Said {
     InProgress,
 }
 
+/// The `note` of an acquire that the engine sent without a future, to a store that answers at once.
+pub const IN_PLACE: &str = "in place";
+
+/// The `note` of an answer that was ready when the call was polled first.
+pub const AT_ONCE: &str = "at once";
+
+/// The `note` of a process that saw its wall clock move.
+pub const CLOCK_MOVED: &str = "clock moved";
+
 /// One event, which is one line of a file. Fields that its kind does not use are absent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -237,7 +246,11 @@ pub struct Event {
     /// Fault: acknowledged writes may be lost in its window.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lossy: bool,
-    /// Fault: its name. Dump: the number of the value's bytes. Failed calls: the error.
+    /// Fault: by how much it moved the clock that decides expiry, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_us: Option<i64>,
+    /// Fault: its name. Dump: the number of the value's bytes. Failed calls: the error. Acquire: how it was sent.
+    /// Proc: the number of threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -280,6 +293,7 @@ impl Event {
             until_ns: None,
             victim: None,
             lossy: false,
+            moved_us: None,
             note: None,
         }
     }

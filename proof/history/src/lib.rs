@@ -28,11 +28,13 @@ mod story;
 mod when;
 
 pub use count::{Count, Counts};
-pub use event::{Event, Fun, Manifest, Phase, Said};
+pub use event::{AT_ONCE, CLOCK_MOVED, Event, Fun, IN_PLACE, Manifest, Phase, Said};
 pub use excuse::{EXCUSES, Excuse, Excused, Row, Share};
 pub use journal::{Journal, hash};
 pub use judge::{Judgement, Violation, judge};
 pub use read::{Lines, ReadError, read};
 pub use report::report;
-pub use story::{Act, Actor, Call, Completed, Fault, Line, Moment, Op, Run, Story, Tenure};
+pub use story::{
+    Act, Actor, Call, Completed, Fault, Line, Moment, Op, Run, StoreClock, Story, Tenure,
+};
 pub use when::{LONGEST_POLL_NS, MS, slop};

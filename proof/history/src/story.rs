@@ -3,14 +3,18 @@
 
 use std::collections::HashMap;
 
-use crate::event::{Event, Fun, Manifest, Phase, Said};
+use crate::event::{CLOCK_MOVED, Event, Fun, Manifest, Phase, Said};
 use crate::excuse::{Excuse, Excused};
 use crate::when::slop;
 
+mod clock;
+mod close;
 mod fault;
+mod rewound;
 mod take;
 mod tenure;
 
+pub use clock::StoreClock;
 pub use fault::Fault;
 pub use tenure::{Completed, Tenure};
 
@@ -70,6 +74,13 @@ pub struct Op {
     /// call if its connection breaks, so the call may have taken effect once before it was
     /// answered, at any time after it was sent.
     pub twice: bool,
+    /// The earliest and the latest time that the store's clock may have shown when the call took
+    /// effect.
+    pub clock: (u64, u64),
+    /// The engine sent it without a future, because the store answers at once.
+    pub in_place: bool,
+    /// It was answered when it was polled first.
+    pub at_once: bool,
     pub lines: [Option<Line>; 2],
 }
 
@@ -181,6 +192,10 @@ pub struct Story {
     pub dumps: Vec<Moment>,
     /// What was not flagged, and why.
     pub excused: Excused,
+    pub clock: StoreClock,
+    /// A token is smaller than an older one, because the store's clock was set back after the record
+    /// with the older token was gone. Stores whose tokens follow their clocks document this (ACQ-10).
+    pub rewound: bool,
 }
 
 /// A whole run.
@@ -195,6 +210,10 @@ pub struct Run {
     pub settled_from: Option<u64>,
     /// The last instant of the history.
     pub last: u64,
+    /// How many threads the processes have that run callers, by number.
+    pub threads: HashMap<u32, u32>,
+    /// How often a process saw its wall clock move.
+    pub leaps_seen: u64,
     lags: HashMap<Actor, Vec<(u64, u64)>>,
     ended: HashMap<Actor, u64>,
     /// When no connection of a process led to the server.
@@ -218,6 +237,8 @@ impl Run {
             events: 0,
             settled_from: None,
             last: 0,
+            threads: HashMap::new(),
+            leaps_seen: 0,
             lags: HashMap::new(),
             ended: HashMap::new(),
             aways: HashMap::new(),
@@ -284,10 +305,16 @@ impl Run {
             }
             Fun::Fault => self.take_fault(event),
             Fun::Proc => {
-                if event.phase == Phase::Ok {
-                    self.ended.insert(actor, event.mono_ns);
-                } else {
-                    self.begun.entry(actor.proc).or_default().push(event.mono_ns);
+                match event.phase {
+                    Phase::Ok => {
+                        self.ended.insert(actor, event.mono_ns);
+                    }
+                    Phase::Invoke => {
+                        self.begun.entry(actor.proc).or_default().push(event.mono_ns);
+                        let threads = event.note.and_then(|note| note.parse().ok());
+                        self.threads.extend(threads.map(|threads| (event.proc, threads)));
+                    }
+                    _ => self.leaps_seen += u64::from(event.note.as_deref() == Some(CLOCK_MOVED)),
                 }
                 Ok(())
             }
@@ -296,41 +323,6 @@ impl Run {
                 Ok(())
             }
             _ => Ok(()),
-        }
-    }
-
-    /// Ends the history: no further event follows.
-    pub fn close(&mut self) {
-        self.bound_faults();
-        for story in &mut self.stories {
-            for op in &mut story.ops {
-                if op.is_info() && op.gave_up.is_none() {
-                    // The process was killed at some time before its next life began.
-                    let lives = self.begun.get(&op.actor.proc).into_iter().flatten();
-                    op.gave_up = lives.copied().filter(|begun| *begun > op.invoke).min();
-                }
-                let end = op.answer.or(op.gave_up).unwrap_or(NEVER);
-                let aways = self.aways.get(&op.actor.proc).into_iter().flatten();
-                if op.is_info() && aways.clone().any(|(from, to)| *from <= op.invoke && end <= *to)
-                {
-                    (op.failed, op.answer) = (true, op.gave_up);
-                }
-                op.twice = self.faults.iter().any(|fault| {
-                    fault.cuts(op.actor.proc)
-                        && fault.from <= end
-                        && op.invoke <= fault.to.unwrap_or(u64::MAX)
-                });
-            }
-            story.ops.sort_by_key(|op| op.invoke);
-            for (at, op) in story.ops.iter_mut().enumerate() {
-                op.at = at;
-            }
-            story.calls.sort_by_key(|call| call.invoke);
-            story.acts.sort_by_key(|act| act.start);
-            for moments in [&mut story.told, &mut story.effects, &mut story.dumps] {
-                moments.sort_by_key(|moment| moment.at);
-            }
-            story.tenures = tenure::tenures(&story.ops);
         }
     }
 

@@ -88,7 +88,7 @@ impl Process {
         };
         let failing = Faults::none();
         let recorded = |store: SharedStore| {
-            let inner = Recording::new(store, ground.store.clone(), Arc::clone(&log));
+            let inner = Recording::new(store, ground.store.clone(), Arc::clone(&log), false);
             defective(SharedStore::new(inner), ground.plant, true)
         };
         let store = if delays.is_some() {

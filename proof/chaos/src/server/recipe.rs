@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::process::Signal;
+
 use super::{ask, free_port, user};
 
 /// The sentinels' name for the group.
@@ -19,11 +21,20 @@ pub(super) struct Recipe {
     pub(super) files: Vec<(&'static str, String)>,
     pub(super) prepare: Vec<Vec<String>>,
     pub(super) command: Vec<String>,
+    /// The signal after which it shuts down in order.
+    pub(super) shut_down: Signal,
 }
 
-type Recipes = (String, Option<u16>, Vec<Recipe>);
+impl Recipe {
+    /// Whether it only watches other servers.
+    pub(super) fn is_sentinel(&self) -> bool {
+        self.name.starts_with("sentinel")
+    }
+}
 
-/// The URL, the port and the processes of a store's server.
+type Recipes = (String, Vec<Recipe>);
+
+/// The URL and the processes of a store's server.
 pub(super) fn of(store: &str, dir: &Path) -> io::Result<Option<Recipes>> {
     match store {
         "postgres" => postgres(dir).map(Some),
@@ -33,7 +44,7 @@ pub(super) fn of(store: &str, dir: &Path) -> io::Result<Option<Recipes>> {
             // flush that is under way, and a killed server loses the writes that it has
             // acknowledged in the meantime.
             let redis = redis("redis", free_port()?, dir, "appendfsync always\n")?;
-            Ok(Some((format!("redis://127.0.0.1:{}", redis.port), Some(redis.port), vec![redis])))
+            Ok(Some((format!("redis://127.0.0.1:{}", redis.port), vec![redis])))
         }
         "sentinel" => sentinel(dir).map(Some),
         _ => Ok(None),
@@ -81,9 +92,11 @@ fn postgres(dir: &Path) -> io::Result<Recipes> {
         files: Vec::new(),
         prepare: vec![std::iter::once(initdb).chain(words(&flags)).collect()],
         command,
+        // A fast shutdown, which does not wait for clients to leave.
+        shut_down: Signal::INT,
         dir,
     };
-    Ok((format!("postgres://postgres@127.0.0.1:{port}/postgres"), Some(port), vec![recipe]))
+    Ok((format!("postgres://postgres@127.0.0.1:{port}/postgres"), vec![recipe]))
 }
 
 fn mariadb(dir: &Path) -> io::Result<Recipes> {
@@ -125,9 +138,10 @@ fn mariadb(dir: &Path) -> io::Result<Recipes> {
         files: vec![("init.sql", init.into())],
         prepare: vec![prepare],
         command,
+        shut_down: Signal::TERM,
         dir,
     };
-    Ok((format!("mysql://retryproof:secret@127.0.0.1:{port}/retryproof"), Some(port), vec![recipe]))
+    Ok((format!("mysql://retryproof:secret@127.0.0.1:{port}/retryproof"), vec![recipe]))
 }
 
 /// A Redis server with an append-only file. The settings in `role` come last and take precedence.
@@ -145,6 +159,7 @@ fn redis(name: &str, port: u16, dir: &Path, role: &str) -> io::Result<Recipe> {
         files: vec![("redis.conf", config)],
         prepare: Vec::new(),
         command: vec![program("redis-server")?, dir.join("redis.conf").display().to_string()],
+        shut_down: Signal::TERM,
         dir,
     })
 }
@@ -175,11 +190,12 @@ fn sentinel(dir: &Path) -> io::Result<Recipes> {
                 &dir.join("redis.conf").display().to_string(),
                 "--sentinel",
             ]),
+            shut_down: Signal::TERM,
             dir,
             name,
         });
     }
-    Ok((format!("redis+sentinel://{}/{GROUP}", addresses.join(",")), None, group))
+    Ok((format!("redis+sentinel://{}/{GROUP}", addresses.join(",")), group))
 }
 
 /// The primary's port, as one of the sentinels sees it.

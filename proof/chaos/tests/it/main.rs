@@ -11,6 +11,7 @@ mod erased;
 mod forms;
 mod full;
 mod jumps;
+mod memory;
 mod operators;
 mod planted;
 mod power;

@@ -32,15 +32,11 @@ pub fn s3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             }
             // If a completion and the grant of a larger token both took effect within the ttl, one
             // of them is wrong, whatever their order.
-            let kept = match op.fun {
-                Fun::Complete if op.said(Said::Done) => {
-                    op.invoke.saturating_add(op.ttl).saturating_sub(slop(op.ttl))
-                }
-                _ => 0,
-            };
+            let keeps = op.fun == Fun::Complete && op.said(Said::Done);
             let stale = takers.iter().find(|grant| {
                 let forgotten = story.may_be_forced(holder, &[Fun::ForceForget], grant.end(), op);
-                let together = grant.end() < kept && grant.invoke <= op.end() && !forgotten;
+                let kept = keeps && story.left_of(op, op.ttl, grant.end()) > slop(op.ttl);
+                let together = kept && grant.invoke <= op.end() && !forgotten;
                 grant.end() < op.invoke || together
             });
             if let Some(grant) = stale {
@@ -71,7 +67,8 @@ fn refused(story: &Story, holder: &Tenure, takers: &[&Op], found: &mut Vec<Viola
             || own(Fun::Release, end)
             || story.may_be_forced(holder, &forces, end, op)
             || (op.fun == Fun::Extend && own(Fun::Complete, end));
-        let purged = end + slop(kept) >= first.invoke.saturating_add(kept);
+        let purged =
+            holder.resets(story, first, end).any(|op| story.left_of(op, kept, end) <= slop(kept));
         let completed_before =
             holder.of(story, Fun::Complete).any(|other| other.invoke < op.invoke && !other.failed);
         let excused = replaced || purged || (op.fun == Fun::Complete && completed_before);

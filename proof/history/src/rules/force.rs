@@ -84,18 +84,16 @@ fn changed(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
     // answered.
     let others = story.forces(holder).any(|other| other.invoke < op.invoke && is_ending(other));
     let ended = |op: &Op| op.fun == Fun::Complete || op.fun == Fun::Release;
-    let own = holder.ops.iter().map(|at| &story.ops[*at]);
-    let ended = own.clone().any(|own| ended(own) && own.invoke <= op.end());
+    let mut own = holder.ops.iter().map(|at| &story.ops[*at]);
+    let ended = own.any(|own| ended(own) && own.invoke <= op.end());
     // If calls of the holder were under way at the same time, any of them may have taken effect
     // last. Its lease may count from the time at which it was sent.
     let last = holder.leases(story).filter(|lease| lease.end() < op.invoke);
     let Some(last) = last.max_by_key(|lease| lease.invoke) else { return };
-    let asks = own.filter(|op| matches!(op.fun, Fun::Acquire | Fun::Extend) && !op.failed);
-    let beside = asks.filter(|op| op.end() >= last.invoke && op.invoke <= last.end());
-    let beside: Vec<&Op> = beside.collect();
+    let beside: Vec<&Op> = holder.resets(story, last, op.end()).collect();
     story.excuse(Excuse::Beside, op, beside.len() > 1);
-    let until = beside.iter().map(|op| op.invoke.saturating_add(op.lease)).min().unwrap_or(0);
-    if !ended && !others && op.end() + slop(last.lease) < until {
+    let left = beside.iter().map(|beat| story.left_of(beat, beat.lease, op.end()));
+    if !ended && !others && left.min().unwrap_or(0) > slop(last.lease) {
         let text = format!("{:?} ended a live lease without the request to do so", op.fun);
         found.push(wrong("OPS-3", op.invoke, text, both(last, op)));
     }
@@ -159,10 +157,9 @@ fn resolved(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
         });
         story.excuse(Excuse::Operator, judged, forgotten)
     };
-    let until = op.invoke.saturating_add(op.ttl).saturating_sub(slop(op.ttl));
     let gone = story.ops.iter().find(|answer| {
         answer.invoke > op.end()
-            && answer.end() < until
+            && story.left_of(op, op.ttl, answer.end()) > slop(op.ttl)
             && (answer.is_grant() || answer.said(Said::Busy) || answer.said(Said::Absent))
             && !forgets(answer)
     });

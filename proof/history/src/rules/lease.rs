@@ -20,7 +20,12 @@ fn not_over<'s>(story: &'s Story, holder: &Tenure, grant: &Op) -> Option<&'s Op>
         .map(|at| &story.ops[at])
         .filter(|op| op.is_grant() || (op.fun == Fun::Extend && op.said(Said::Done)))
         .filter(|op| op.invoke <= granted)
-        .find(|op| granted + slop(op.lease) < op.invoke.saturating_add(op.lease))
+        .filter(|op| {
+            let mut later = holder.resets(story, op, granted);
+            let is_over = |op: &Op| story.left_of(op, op.lease, granted) == 0;
+            !(story.clock.is_set_back(op.invoke, granted) && later.any(is_over))
+        })
+        .find(|op| story.left_of(op, op.lease, granted) > slop(op.lease))
 }
 
 /// The first grant of each owner whose token is known, with each lease of another owner with a
@@ -100,8 +105,11 @@ pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         }
         // After its ttl, a record counts as absent. This also applies to a record that the taker
         // itself left by a takeover whose answer was lost.
-        let left = holder.grants(story).chain(taker.maybe_grants(story));
-        let kept = left.map(|op| op.invoke.saturating_add(op.ttl)).min().unwrap_or(0);
+        let mut left = holder.grants(story).chain(taker.maybe_grants(story));
+        let gone = left.any(|op| {
+            let mut resets = holder.resets(story, op, grant.end()).chain([op]);
+            resets.any(|reset| story.left_of(reset, op.ttl, grant.end()) == 0)
+        });
         // The owner may also repeat the request of a takeover whose answer was lost.
         let strangers = story.strangers(&[holder.owner, taker.owner], grant);
         let silent = grant.said(Said::Granted)
@@ -109,7 +117,7 @@ pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             && !holder.may_have_ended(story, grant)
             // An operator may also have ended a lease that the taker got without an answer.
             && !story.may_be_forced(taker, &[Fun::ForceRelease], grant.end(), grant)
-            && grant.end() < kept
+            && !gone
             && holder.grants(story).any(|op| op.invoke < grant.end())
             && !early(story).any(|(early, _, _)| early.invoke == grant.invoke);
         if silent {

@@ -125,7 +125,9 @@ pub fn l3(run: &Run, story: &Story, found: &mut Vec<Violation>) {
                 && op.said(Said::Busy)
                 && op.end() < over
         });
-        if !waited || story.strangers(&[holder.owner, taker.owner], grant) {
+        let moved = holder.grants(story).any(|op| story.clock.is_moved(op.invoke, end));
+        let moved = story.excuse(Excuse::Struck, grant, moved);
+        if !waited || moved || story.strangers(&[holder.owner, taker.owner], grant) {
             continue;
         }
         let lag = run.lag(grant.actor, over.min(end), end);
@@ -189,7 +191,8 @@ fn kept<'s>(run: &Run, story: &'s Story, act: &Act) -> Option<(u64, Kept<'s>)> {
     let excused = |by: u64| disturbed(run, story, (act, holder, first), by);
     let taker = story.known().filter(|(_, token)| *token > act.token).find_map(|(taker, _)| {
         let grant = taker.grants(story).next()?;
-        (grant.said(Said::TookOver) && grant.end() < end).then_some(grant)
+        let later = grant.end() > first.invoke && grant.end() < end;
+        (grant.said(Said::TookOver) && later).then_some(grant)
     });
     let lapsed = lapse(story, holder, end);
     let by = taker.map(Op::end).or(lapsed).unwrap_or(end);
@@ -232,7 +235,8 @@ fn disturbed(
 ) -> bool {
     let lease = first.lease;
     let struck = run.faulty(first.invoke, by, |fault| {
-        fault.victim.is_none_or(|victim| victim == act.actor.proc)
+        // A lease does not depend on its holder's wall clock (ACQ-7).
+        fault.name != "leap" && fault.victim.is_none_or(|victim| victim == act.actor.proc)
     });
     let mut beside = story
         .ops

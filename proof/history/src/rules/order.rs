@@ -10,16 +10,19 @@
 
 use std::collections::HashSet;
 
-use model::{Answer, Done, Fenced, Held, Op as Step, Owner, Print, Record, Slot, Tick, Value};
+use model::{Answer, Fenced, Op as Step, Owner, Print, Record, Slot, Tick, Value};
 
 use super::wrong;
 use crate::event::{Fun, Said};
 use crate::excuse::Excuse;
 use crate::judge::Violation;
-use crate::story::{Op, Story};
-use crate::when::{MS, slop};
+use crate::story::{Op, StoreClock, Story};
+use crate::when::MS;
 
+mod bounds;
 mod force;
+
+use bounds::put_back;
 
 /// How a search ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,14 +85,17 @@ struct Placed<'s> {
 }
 
 struct Puzzle<'s> {
+    clock: &'s StoreClock,
+    /// Tokens fell after the store's clock was set back, so a free key may get a smaller one.
+    rewound: bool,
     /// The answered calls, in the order in which they were sent.
     sure: Vec<Placed<'s>>,
     /// Calls that may be placed or left out: those without an answer, and first sendings of a
     /// repeated call.
     maybe: Vec<Placed<'s>>,
-    /// For each owner, the time from which an extension without an answer may have extended the
-    /// lease.
-    stretched: Vec<u64>,
+    /// For each owner, the time from which an extension without an answer may have changed the end
+    /// of the lease, and the lease that it requested.
+    stretched: Vec<(u64, u64)>,
 }
 
 /// The record, and the bounds of its times.
@@ -101,8 +107,12 @@ struct State {
     top: u64,
     /// The earliest present time.
     now: u64,
-    /// The bounds of the end of the lease, or of a result's ttl.
+    /// The bounds of the end of the lease, or of a result's ttl, by the store's clock.
     ends: (u64, u64),
+    /// When the call was sent that set this end.
+    since: u64,
+    /// When the call was sent that was granted the lease on record, and the ttl that it requested.
+    granted: (u64, u64),
     /// The earliest end of the ttl that an unfinished record was acquired with.
     kept: u64,
 }
@@ -167,22 +177,31 @@ impl<'s> Puzzle<'s> {
             }
             sure.push(placed(false));
         }
-        let mut stretched = vec![u64::MAX; owners.len() + 1];
+        let mut stretched = vec![(u64::MAX, 0); owners.len() + 1];
         maybe.retain(|placed| {
             let extend = placed.op.fun == Fun::Extend;
-            // An extension without an answer needs no place in the order: it can only have extended
-            // the lease, at any time after it was sent.
-            if extend && let Some(from) = stretched.get_mut(usize::from(placed.owner.0)) {
-                *from = placed.op.invoke.min(*from);
+            // An extension without an answer needs no place in the order: it can only have changed the
+            // end of the lease, at any time after it was sent.
+            if extend && let Some(first) = stretched.get_mut(usize::from(placed.owner.0)) {
+                *first = (placed.op.invoke, placed.op.lease).min(*first);
             }
             !extend
         });
-        (maybe.len() <= AMBIGUOUS).then_some(Self { sure, maybe, stretched })
+        let (clock, rewound) = (&story.clock, story.rewound);
+        (maybe.len() <= AMBIGUOUS).then_some(Self { clock, rewound, sure, maybe, stretched })
     }
 
     fn solve(&self) -> Found {
-        let start =
-            State { slot: Slot::default(), token: None, top: 0, now: 0, ends: (0, 0), kept: 0 };
+        let start = State {
+            slot: Slot::default(),
+            token: None,
+            top: 0,
+            now: 0,
+            ends: (0, 0),
+            since: 0,
+            granted: (0, 0),
+            kept: 0,
+        };
         let mut open = vec![Node { first: 0, mask: 0, maybe: 0, state: start }];
         let mut seen = HashSet::new();
         let (mut whole, mut furthest) = (true, 0);
@@ -275,23 +294,37 @@ impl<'s> Puzzle<'s> {
             // The record's times are relative to its own time 0. Below, `put_back` moves a new
             // lease back to time 0.
             for (slot, answer) in state.slot.allowed(now, step) {
-                let Some((token, top)) = tokens(state, placed, answer) else { continue };
+                let free = now == GONE || state.slot.record == Record::Absent;
+                let top = if self.rewound && free { 0 } else { state.top };
+                let Some((token, top)) = tokens(&State { top, ..*state }, placed, answer) else {
+                    continue;
+                };
                 let now = from.max(state.now);
                 let mut next = State { slot: put_back(slot), token, top, now, ..*state };
-                let (least, most) = match (op.fun, answer) {
+                let after_this = |span: u64| {
+                    let (earliest, latest) = op.clock;
+                    (earliest.saturating_add(span), latest.saturating_add(span))
+                };
+                let ends = match (op.fun, answer) {
                     (Fun::Acquire, Answer::Granted { .. }) => {
-                        next.kept = from.saturating_add(op.ttl);
-                        (from.saturating_add(op.lease), to.saturating_add(op.lease))
+                        next.granted = (from, op.ttl);
+                        next.kept = op.clock.0.saturating_add(op.ttl);
+                        Some(after_this(op.lease))
                     }
                     (Fun::Extend, Answer::Fenced(Fenced::Done)) => {
-                        (from.saturating_add(op.lease), to.saturating_add(op.lease))
+                        let (began, ttl) = state.granted;
+                        // Some stores keep a record for the rest of its ttl after its lease.
+                        if self.clock.is_set_back(began, to) {
+                            next.kept = op.clock.0.saturating_add(ttl).min(state.kept);
+                        }
+                        Some(after_this(op.lease))
                     }
-                    (Fun::Complete, Answer::Fenced(Fenced::Done)) => {
-                        (from.saturating_add(op.ttl), to.saturating_add(op.ttl))
-                    }
-                    _ => state.ends,
+                    (Fun::Complete, Answer::Fenced(Fenced::Done)) => Some(after_this(op.ttl)),
+                    _ => None,
                 };
-                next.ends = (least, most);
+                if let Some(ends) = ends {
+                    (next.ends, next.since) = (ends, op.invoke);
+                }
                 after.push(next);
             }
         }
@@ -301,28 +334,6 @@ impl<'s> Puzzle<'s> {
     /// The fingerprint of an acquire, whatever its answer was.
     fn asked(&self, placed: &Placed<'_>) -> Option<Print> {
         placed.print.filter(|_| placed.silent || !brought(placed.op))
-    }
-
-    fn may_be(&self, state: &State, now: Tick, from: u64, to: u64) -> bool {
-        let (least, most) = state.ends;
-        let over = to.saturating_add(slop(LONG)) >= least;
-        match state.slot.record {
-            Record::Absent => now == 0,
-            Record::InProgress(held) => {
-                let stretched =
-                    self.stretched.get(usize::from(held.owner.0)).is_some_and(|at| *at <= to);
-                match now {
-                    0 => stretched || from <= most.saturating_add(slop(LONG)),
-                    OVER => over,
-                    _ => over && to.saturating_add(slop(LONG)) >= state.kept,
-                }
-            }
-            Record::Complete(_) => match now {
-                0 => from <= most.saturating_add(slop(LONG)),
-                GONE => over,
-                _ => false,
-            },
-        }
     }
 }
 
@@ -337,18 +348,6 @@ fn number<T: PartialEq>(seen: &mut Vec<T>, item: T) -> u16 {
         seen.len() - 1
     });
     u16::try_from(at).unwrap_or(u16::MAX)
-}
-
-/// Moves the record back to time 0 of its artificial clock.
-fn put_back(slot: Slot) -> Slot {
-    let record = match slot.record {
-        Record::InProgress(held) => {
-            Record::InProgress(Held { expires: OVER, keep_until: GONE, ..held })
-        }
-        Record::Complete(done) => Record::Complete(Done { expires: GONE, ..done }),
-        Record::Absent => Record::Absent,
-    };
-    Slot { record, ..slot }
 }
 
 /// Returns the tokens that are known afterwards (the recorded one and the largest), if the call's

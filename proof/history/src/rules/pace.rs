@@ -92,7 +92,10 @@ impl Waits {
                 };
                 waits.take(run, &due, found.done.actor == call.actor);
             }
-            waits.granted(run, at, story);
+            // Otherwise, the order of the tokens is not that of the grants.
+            if !story.rewound {
+                waits.granted(run, at, story);
+            }
         }
         waits
     }
@@ -137,7 +140,9 @@ impl Waits {
                 }
                 _ => continue,
             };
-            if story.strangers(&[holder.owner, taker.owner], grant) {
+            let moved = holder.grants(story).any(|op| story.clock.is_moved(op.invoke, end));
+            let moved = story.excuse(Excuse::Struck, grant, moved);
+            if moved || story.strangers(&[holder.owner, taker.owner], grant) {
                 continue;
             }
             let Some(asked) = refused_before(story, grant, before) else { continue };
@@ -262,7 +267,8 @@ fn disturbed(run: &Run, due: &Due<'_>) -> bool {
     let maker = due.maker.map(|maker| maker.proc);
     let struck = run.faulty(due.since, due.end, |fault| {
         let hit = fault.victim.is_none_or(|victim| Some(victim) == maker);
-        fault.name != "clock" && (hit || fault.cuts(due.waiter.proc))
+        let harmless = ["clock", "leap", "jump"].contains(&fault.name.as_str());
+        !harmless && (hit || fault.cuts(due.waiter.proc))
     });
     struck
         || due.of.ops.iter().any(|op| {

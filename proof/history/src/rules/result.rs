@@ -27,7 +27,7 @@ pub fn s4(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             let forgotten = story.may_be_forced(holder, &FORGET, second.end(), second);
             if !same
                 && !forgotten
-                && second.end() + slop(first.ttl) < first.invoke.saturating_add(first.ttl)
+                && story.left_of(first, first.ttl, second.end()) > slop(first.ttl)
             {
                 let lines = [first.lines[0], first.lines[1], second.lines[0], second.lines[1]];
                 let text =
@@ -73,8 +73,7 @@ pub fn s5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
     for holder in &story.tenures {
         let (Some(own), Some(done)) = (holder.token, holder.completed(story)) else { continue };
-        let within =
-            |op: &Op| op.invoke > done.by && op.end() + slop(done.until - done.from) < done.until;
+        let within = |op: &Op| op.invoke > done.by && done.stands(story, op.end());
         for (op, token) in all.iter().filter(|(op, token)| *token != own && within(op)) {
             if story.may_be_forced(holder, &FORGET, op.end(), op) {
                 continue;
@@ -107,7 +106,7 @@ pub fn s6(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         let Some(done) = holder.completed(story) else { continue };
         let gone = story.ops.iter().find(|op| {
             op.invoke > done.by
-                && op.end() + slop(done.until - done.from) < done.until
+                && done.stands(story, op.end())
                 && (op.is_grant() || op.said(Said::Busy) || op.said(Said::Absent))
                 && !story.may_be_forced(holder, &FORGET, op.end(), op)
         });
@@ -176,7 +175,7 @@ pub fn s8(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         for holder in &story.tenures {
             let Some(done) = holder.completed(story) else { continue };
             if asked.invoke > done.by
-                && act.start + slop(done.until - done.from) < done.until
+                && done.stands(story, act.start)
                 && !story.may_be_forced(holder, &FORGET, act.start, asked)
             {
                 let text =

@@ -76,7 +76,7 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         let mut asked: Vec<&Op> = asked.collect();
         asked.sort_by_key(|lease| !(lease.is_grant() || lease.said(Said::Done)));
         for lease in asked {
-            let ends = lease.end().saturating_add(lease.lease).saturating_add(slop(lease.lease));
+            let ends = lease.clock.1.saturating_add(lease.lease).saturating_add(slop(lease.lease));
             let sure = lease.is_grant() || lease.said(Said::Done);
             if ends > latest
                 && (sure
@@ -95,20 +95,20 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         // takes effect. A lease that an acquire grants runs from the start of the acquire's
         // statement.
         let together = |last: &Op| {
-            let asked = holder.ops.iter().map(|at| &story.ops[*at]);
-            let asked =
-                asked.filter(|op| matches!(op.fun, Fun::Acquire | Fun::Extend) && !op.failed);
-            let beside: Vec<&Op> =
-                asked.filter(|op| op.end() >= last.invoke && op.invoke <= last.end()).collect();
+            let beside: Vec<&Op> = holder.resets(story, last, end).collect();
             story.excuse(Excuse::Beside, op, beside.len() > 1);
             let counted = |op: &Op| match op.fun {
-                Fun::Extend => op.invoke.max(last.invoke).saturating_add(op.lease),
-                _ => op.invoke.saturating_add(op.lease),
+                Fun::Extend => {
+                    let from = op.invoke.max(last.invoke);
+                    story.clock.earliest(from, op.end()).saturating_add(op.lease)
+                }
+                _ => op.clock.0.saturating_add(op.lease),
             };
             beside.into_iter().map(counted).min().unwrap_or(0)
         };
         let earliest = last.map_or(0, |lease| together(lease).saturating_sub(slop(lease.lease)));
-        let (from, to) = (op.invoke.saturating_add(remaining), end.saturating_add(remaining));
+        let (from, to) =
+            (op.clock.0.saturating_add(remaining), op.clock.1.saturating_add(remaining));
         // The remaining time is zero if a lock prevents a takeover.
         let held_back = story.excuse(Excuse::HeldBack, op, remaining == 0);
         if !held_back && (from > latest || to < earliest) {

@@ -18,14 +18,16 @@ pub struct Fault {
     /// When something was really wrong, if anything was: a process was dead or stopped, a
     /// connection was disturbed, or a server was unavailable.
     pub real: Option<(u64, u64)>,
+    /// By how much it moved the store's clock.
+    pub moved_ns: i64,
 }
 
 impl Fault {
     /// Whether it disturbed connections of that process. A server that is unavailable also counts.
     #[must_use]
     pub fn cuts(&self, proc: u32) -> bool {
-        let of_process = matches!(self.name.as_str(), "kill" | "stop" | "clock");
-        !of_process && self.victim.is_none_or(|victim| victim == proc)
+        let of_process = matches!(self.name.as_str(), "kill" | "stop" | "clock" | "leap");
+        !of_process && self.moved_ns == 0 && self.victim.is_none_or(|victim| victim == proc)
     }
 }
 

@@ -2,7 +2,7 @@
 //! Joins the two events of a call, an action or a fault.
 
 use super::{Act, Actor, Call, Fault, Line, Op, Run, Story};
-use crate::event::{Event, Fun, Phase, Said};
+use crate::event::{AT_ONCE, Event, Fun, IN_PLACE, Phase, Said};
 
 impl Run {
     pub(super) fn story_at(&mut self, event: &Event) -> Result<usize, String> {
@@ -58,6 +58,9 @@ impl Run {
                 since: event.since_ns,
                 even_if_live: event.even_if_live,
                 twice: false,
+                clock: (0, 0),
+                in_place: event.note.as_deref() == Some(IN_PLACE),
+                at_once: false,
                 lines: [Some(line), None],
             });
             let place = (at, ops.len() - 1);
@@ -80,6 +83,7 @@ impl Run {
             Phase::Info => op.gave_up = Some(event.mono_ns),
             Phase::Ok | Phase::Invoke => {
                 op.answer = Some(event.mono_ns);
+                op.at_once = event.note.as_deref() == Some(AT_ONCE);
                 op.said = Some(event.said.ok_or("an answer has no `said`")?);
                 op.token = event.token.or(op.token);
                 op.remaining = event.remaining_us.map(|us| us.saturating_mul(1_000));
@@ -181,7 +185,8 @@ impl Run {
             self.open_faults.insert(event.op, self.faults.len());
             let (from, to, lossy) = (event.mono_ns, None, event.lossy);
             let victim = event.victim;
-            self.faults.push(Fault { name, from, to, victim, lossy, real: None });
+            let moved_ns = event.moved_us.unwrap_or(0).saturating_mul(1_000);
+            self.faults.push(Fault { name, from, to, victim, lossy, real: None, moved_ns });
         } else if let Some(at) = self.open_faults.remove(&event.op) {
             self.faults[at].to = Some(event.mono_ns);
             self.faults[at].real = event.since_ns.zip(event.until_ns);

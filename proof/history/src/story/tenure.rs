@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use super::{Line, Op, Story};
 use crate::event::{Fun, Said};
 use crate::excuse::Excuse;
+use crate::when::slop;
 
 /// The store calls of one owner.
 #[derive(Debug, Clone)]
@@ -45,13 +46,23 @@ pub struct Completed {
     pub from: u64,
     /// It took effect no later than this: by then, it was answered or a caller got its value.
     pub by: u64,
-    /// Its ttl ends no earlier than this.
+    /// Its ttl.
+    pub ttl: u64,
+    /// Its ttl ends no earlier than this, by the store's clock.
     pub until: u64,
     /// Whether the completion was acknowledged to its caller; otherwise, only other callers got the
     /// value.
     pub acknowledged: bool,
     /// What shows it.
     pub line: Option<Line>,
+}
+
+impl Completed {
+    /// Whether its ttl runs for certain at each instant up to `by`.
+    #[must_use]
+    pub fn stands(&self, story: &Story, by: u64) -> bool {
+        story.clock.latest(self.from, by) + slop(self.ttl) < self.until
+    }
 }
 
 impl Tenure {
@@ -90,6 +101,25 @@ impl Tenure {
             .filter(|op| op.is_grant() || (op.fun == Fun::Extend && op.said(Said::Done)))
     }
 
+    /// Its calls that may have set the end of its lease after `last` did: those under way at the
+    /// same time, and, if the clock was set back, all later ones up to `by`. Then a lease that is
+    /// prolonged may end earlier than it would have without.
+    pub fn resets<'s>(
+        &'s self,
+        story: &'s Story,
+        last: &'s Op,
+        by: u64,
+    ) -> impl Iterator<Item = &'s Op> {
+        let until = if story.clock.is_set_back(last.invoke, by) { by } else { last.end() };
+        self.ops.iter().map(|at| &story.ops[*at]).filter(move |op| {
+            matches!(op.fun, Fun::Acquire | Fun::Extend)
+                && !op.failed
+                && (op.twice || !op.said(Said::Lost))
+                && op.end() >= last.invoke
+                && op.invoke <= until
+        })
+    }
+
     /// Whether its lease may have been ended before the call `judged` was answered: by its own
     /// release or completion, or by an operator.
     pub fn may_have_ended(&self, story: &Story, judged: &Op) -> bool {
@@ -109,6 +139,7 @@ impl Tenure {
     pub fn completed(&self, story: &Story) -> Option<Completed> {
         let sent: Vec<&Op> = self.of(story, Fun::Complete).filter(|op| !op.failed).collect();
         let first = sent.iter().map(|op| op.invoke).min()?;
+        let begins = sent.iter().map(|op| op.clock.0).min()?;
         let ttl = sent.iter().map(|op| op.ttl).min()?;
         let answered = sent
             .iter()
@@ -121,7 +152,8 @@ impl Tenure {
             .filter_map(|op| Some((op.answer?, op.lines[1])));
         let acknowledged = answered.clone().next().is_some();
         let (by, line) = answered.chain(shown).min_by_key(|(by, _)| *by)?;
-        Some(Completed { from: first, by, until: first.saturating_add(ttl), acknowledged, line })
+        let until = begins.saturating_add(ttl);
+        Some(Completed { from: first, by, ttl, until, acknowledged, line })
     }
 
     /// Whether the answer contains this owner's value.
@@ -134,6 +166,13 @@ impl Tenure {
 }
 
 impl Story {
+    /// How much is left for certain, at each instant up to `by`, of a lease or a ttl that the call
+    /// began, by the store's clock.
+    #[must_use]
+    pub fn left_of(&self, op: &Op, duration: u64, by: u64) -> u64 {
+        self.clock.left_of(op, duration, by)
+    }
+
     /// Whether it is the story of that identity.
     #[must_use]
     pub fn is_named(&self, scope: &str, key: &str) -> bool {

@@ -48,6 +48,12 @@ fn excused(excuse: Excuse) -> (&'static str, String) {
              20-22 force_release 1 even done
              30-32 acquire B granted 2"
         }
+        Excuse::FallenToken => {
+            "1000-1002 acquire A granted 900
+             1010-1012 complete A done v=1 ttl=1000
+             2500-2501 fault jump moved=-500
+             2600-2602 acquire B granted 800"
+        }
         Excuse::Beside => {
             "0-2 acquire A granted 1
              20-40 extend A done

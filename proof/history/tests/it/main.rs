@@ -3,6 +3,7 @@
 //! that it breaks.
 
 mod bad;
+mod clock;
 mod excuses;
 mod good;
 mod legal;

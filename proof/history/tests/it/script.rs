@@ -165,6 +165,7 @@ fn sentence(op: u64, line: &str, events: &mut Vec<Event>) {
             event.note = Some(positional[0].into());
             event.victim = number("victim").and_then(|number| u32::try_from(number).ok());
             event.lossy = positional.contains(&"lossy");
+            event.moved_us = named("moved").map(|ms| ms.parse::<i64>().unwrap() * 1_000);
             let real = named("real").and_then(|real| {
                 let (since, until) = real.split_once("..")?;
                 Some((at(since), at(until)))

@@ -84,6 +84,30 @@ fn minimum_counts_are_in_proportion_and_only_of_faults_that_were_asked_for() {
     assert_eq!(find(&short, "kills"), Some(10));
     assert_eq!(find(&short, "pauses"), None);
     assert_eq!(find(&least(1, 0.2, &["restart"]), "store restarts"), Some(1));
+    assert_eq!(find(&least(1, 0.2, &["shutdown"]), "orderly restarts"), Some(1));
+    let jump = least(1, 0.2, &["jump"]);
+    assert_eq!(find(&jump, "moves of the store's clock"), Some(1));
+    assert_eq!(find(&jump, "answers that only a moved clock explains"), Some(1));
+    let struck = "faults while a server was down";
+    assert_eq!(find(&least(1, 0.2, &["restart"]), struck), None, "no other fault was asked for");
+    assert_eq!(find(&least(1, 0.2, &["restart", "kill"]), struck), Some(1));
+}
+
+#[test]
+fn a_fault_while_the_server_was_down_is_counted_by_when_it_began() {
+    let counts = |script: &str| {
+        let run = crate::script::run(script);
+        let counts = history::judge(&run).counts;
+        (counts.downs, counts.struck_while_down)
+    };
+    let script = "100-500 fault restart
+        100-300 fault down
+        90-200 fault kill victim=1
+        100-400 fault stop victim=2
+        300-310 fault cut
+        301-310 fault kill victim=1
+        150-151 fault leap victim=1";
+    assert_eq!(counts(script), (1, 2));
 }
 
 #[test]

@@ -42,7 +42,10 @@ impl Puzzle<'_> {
                     let mut next =
                         State { slot: left, token, top, now: from.max(state.now), ..*state };
                     if left != slot && op.fun == Fun::ForceResolve {
-                        next.ends = (from.saturating_add(op.ttl), to.saturating_add(op.ttl));
+                        let (earliest, latest) = op.clock;
+                        next.ends =
+                            (earliest.saturating_add(op.ttl), latest.saturating_add(op.ttl));
+                        next.since = from;
                     }
                     next.slot = put_back(left);
                     // In the memory store, the resolved record has no fingerprint, because the

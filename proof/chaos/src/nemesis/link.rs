@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Connections: cut, delayed, one-way and half-open.
+
+use super::{Due, Nemesis, begin};
+use crate::mono::{self, MS};
+use crate::plan::OPERATION_TIMEOUT_MS;
+use crate::proxy::{Mood, Proxy};
+
+/// Of a hundred disturbances so many hit the connections of all workers; the others, those of one.
+const ALL_CUT_PERCENT: u64 = 20;
+
+impl Nemesis<'_> {
+    /// Disturbs the connections of one worker, or sometimes of all workers, for a while, in a way
+    /// that is drawn at random. If all connections were disturbed for most of the time, most calls
+    /// would have no answer, and the judge could decide little.
+    pub(super) fn disturb(&mut self, name: &'static str) -> bool {
+        let is_cutting = |due: &Due| matches!(due, Due::Quiet(..) | Due::Closed(..));
+        if self.proxies.is_empty() || self.due.iter().any(|(_, due)| is_cutting(due)) {
+            return false;
+        }
+        let victim = self.one_or_all();
+        let (mood, ms) = if name == "one-way" { self.one_way() } else { self.cut() };
+        let op = begin(&self.log, name, victim);
+        self.proxies(victim).for_each(|proxy| proxy.set(mood));
+        self.due.push((mono::now() + ms * MS, Due::Quiet(op, name, victim)));
+        true
+    }
+
+    /// Whose connections a fault disturbs.
+    fn one_or_all(&mut self) -> Option<u32> {
+        (!self.random.percent(ALL_CUT_PERCENT)).then(|| self.victim())
+    }
+
+    fn cut(&mut self) -> (Mood, u64) {
+        self.made.cuts += 1;
+        let mood = match self.random.within(0..6) {
+            // Cut all connections at once, at any point of each call.
+            0 => Mood::Cut,
+            // Cut after a number of bytes to or from the server: within a request, or between a
+            // request and its answer.
+            1 => Mood::CutAfterRequest(self.random.spread(1..400)),
+            2 => Mood::CutAfterReply(self.random.spread(1..200)),
+            // The request arrives, but its answer does not.
+            3 => Mood::DropReplies,
+            4 => Mood::Delay(self.random.spread(5..300)),
+            // No data passes, and neither side gets an error.
+            _ => Mood::Stall,
+        };
+        (mood, self.random.spread(20..400))
+    }
+
+    /// Bytes pass in one direction only, in half of the cases for longer than a call may take.
+    fn one_way(&mut self) -> (Mood, u64) {
+        self.made.one_way += 1;
+        let deaf = self.random.percent(50);
+        let ms = if self.random.percent(50) {
+            self.random.within(20..OPERATION_TIMEOUT_MS / 2)
+        } else {
+            OPERATION_TIMEOUT_MS + self.random.within(100..700)
+        };
+        (if deaf { Mood::DropReplies } else { Mood::DropRequests }, ms)
+    }
+
+    /// Makes all connections of one worker half-open, or of all workers. They stay so for longer than a call may take, but from then
+    /// on no call that they have swallowed is under way.
+    pub(super) fn sever(&mut self) -> bool {
+        if self.proxies.is_empty() {
+            return false;
+        }
+        let victim = self.one_or_all();
+        let op = begin(&self.log, "half-open", victim);
+        self.made.half_open += 1;
+        self.broke(op);
+        self.proxies(victim).for_each(Proxy::sever);
+        let until = mono::now() + (OPERATION_TIMEOUT_MS + 200) * MS;
+        self.due.push((until, Due::End(op, "half-open")));
+        true
+    }
+}

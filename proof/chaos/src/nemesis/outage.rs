@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Outages: the server is killed or shut down and starts again with its data, or the primary of a
+//! group is, and a replica takes its place. Other faults go on meanwhile, and one of them strikes
+//! while the server is down.
+
+use std::io;
+
+use history::{Event, Fun, Phase};
+
+use super::{Due, Nemesis, begin};
+use crate::mono::{self, MS};
+use crate::server::{End, FailOver};
+
+/// An outage under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outage {
+    /// The fault, which lasts until clients have reconnected.
+    op: u64,
+    name: &'static str,
+    /// The part of it in which nothing serves.
+    down: Option<u64>,
+    stage: Stage,
+    /// When another fault strikes.
+    strike: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The server shuts down.
+    Ending,
+    /// It starts again at this time.
+    Away(u64),
+    Starting,
+    /// The group fails over. It was last asked about at this time.
+    FailingOver(u64),
+}
+
+/// How often a group is asked whether it is whole again.
+const ASK_MS: u64 = 300;
+
+fn name(end: End, killed: &'static str) -> &'static str {
+    if end == End::ShutDown { "shutdown" } else { killed }
+}
+
+impl Nemesis<'_> {
+    /// Ends the store's server. It starts again later, with its data.
+    pub(super) fn restart(&mut self, end: End) -> io::Result<bool> {
+        let (Some(server), None) = (self.server.as_deref_mut(), self.outage) else {
+            return Ok(false);
+        };
+        let name = name(end, "restart");
+        let op = begin(&self.log, name, None);
+        server.end(end)?;
+        let stage = if end == End::ShutDown { Stage::Ending } else { self.away() };
+        self.go_down(op, name, stage, 400);
+        Ok(true)
+    }
+
+    /// Ends the primary; a replica takes its place, without the writes that had not reached it.
+    pub(super) fn fail_over(&mut self, end: End) -> io::Result<bool> {
+        let (Some(server), None) = (self.server.as_deref_mut(), self.outage) else {
+            return Ok(false);
+        };
+        let op = self.log.number();
+        let place = self.log.event(op, Fun::Fault, Phase::Invoke);
+        // A primary that is shut down first waits for its replicas. One that is killed does not:
+        // writes that were acknowledged just before may not have left it.
+        let before = if end == End::ShutDown { 0 } else { 1_000 * MS };
+        let mono_ns = place.mono_ns.saturating_sub(before);
+        let name = name(end, "failover");
+        self.log.write(&Event { note: Some(name.into()), lossy: true, mono_ns, ..place });
+        server.begin_fail_over(end)?;
+        self.go_down(op, name, Stage::FailingOver(mono::now()), 1_000);
+        Ok(true)
+    }
+
+    fn away(&mut self) -> Stage {
+        Stage::Away(mono::now() + self.random.within(50..500) * MS)
+    }
+
+    /// From here on nothing serves. Another fault strikes within the time.
+    fn go_down(&mut self, op: u64, name: &'static str, stage: Stage, within_ms: u64) {
+        let now = mono::now();
+        let most = if let Stage::Away(until) = stage { until } else { now + within_ms * MS };
+        let strike = (!self.strikes.is_empty()).then(|| self.random.within(now..most));
+        let down = Some(begin(&self.log, "down", None));
+        self.broke(op);
+        self.outage = Some(Outage { op, name, down, stage, strike });
+    }
+
+    /// What is due of an outage.
+    pub(super) fn go_on_with_outage(&mut self) -> io::Result<()> {
+        let Some(mut outage) = self.outage else { return Ok(()) };
+        if outage.down.is_some() && outage.strike.is_some_and(|at| mono::now() >= at) {
+            let at = self.random.within(0..self.strikes.len() as u64);
+            let kind = usize::try_from(at).ok().and_then(|at| self.strikes.get(at).copied());
+            // A worker that is stopped already is no new victim.
+            if let Some(kind) = kind
+                && self.make(kind)?
+            {
+                outage.strike = None;
+            }
+        }
+        let Some(server) = self.server.as_deref_mut() else { return Ok(()) };
+        let now = mono::now();
+        match outage.stage {
+            Stage::Ending => {
+                if server.has_ended()? {
+                    outage.stage = self.away();
+                }
+            }
+            Stage::Away(until) if now >= until => {
+                server.begin_again()?;
+                outage.stage = Stage::Starting;
+            }
+            Stage::Starting => {
+                if server.is_ready()? {
+                    self.came_back(outage, 500);
+                    return Ok(());
+                }
+            }
+            Stage::FailingOver(asked) if now >= asked + ASK_MS * MS => {
+                let how_far = server.go_on_failing_over()?;
+                if how_far != FailOver::Away
+                    && let Some(down) = outage.down.take()
+                {
+                    self.end(down, "down");
+                }
+                if how_far == FailOver::Whole {
+                    self.came_back(outage, 1_000);
+                    return Ok(());
+                }
+                outage.stage = Stage::FailingOver(now);
+            }
+            Stage::Away(_) | Stage::FailingOver(_) => {}
+        }
+        self.outage = Some(outage);
+        Ok(())
+    }
+
+    /// For a while, clients reconnect, or give up their connections to an old primary.
+    fn came_back(&mut self, outage: Outage, for_ms: u64) {
+        if let Some(down) = outage.down {
+            self.end(down, "down");
+        }
+        let made = &mut self.made;
+        *match outage.name {
+            "shutdown" => &mut made.shutdowns,
+            "failover" => &mut made.failovers,
+            _ => &mut made.restarts,
+        } += 1;
+        self.mended(outage.op);
+        self.due.push((mono::now() + for_ms * MS, Due::End(outage.op, outage.name)));
+        self.outage = None;
+    }
+}
