@@ -8,19 +8,19 @@ use crate::when::slop;
 /// A token that a store showed: between which instants, and which.
 type Shown = (u64, u64, u64);
 
-/// Whether the store showed a smaller token than one that was granted before, for a reason that the
+/// Whether the store showed a smaller token than one that it had shown before, for a reason that the
 /// stores document: in between, the record may have gone with its ttl, and the clock was set back.
-/// The smaller token may be of a grant that no caller heard of.
+/// Either token may be of a grant that no caller heard of.
 pub(super) fn is_rewound(story: &Story) -> bool {
     let answered = story.ops.iter().filter(|op| !op.fun.is_force());
     let answers = answered.filter_map(|op| Some((op.invoke, op.answer?, op.token?)));
     let dumps = story.dumps.iter().map(|dump| (dump.at, dump.at, dump.token));
     let shown: Vec<Shown> = answers.chain(dumps).collect();
-    story.ops.iter().filter(|op| op.is_grant()).any(|before| {
+    shown.iter().any(|(since, by, larger)| {
         let fell = |(from, to, token): &Shown| {
-            before.end() < *from
-                && before.token.is_some_and(|larger| larger > *token)
-                && story.clock.is_set_back(before.invoke, *to)
+            by < from
+                && larger > token
+                && story.clock.is_set_back(*since, *to)
                 && may_be_gone(story, *to)
         };
         shown.iter().any(fell)

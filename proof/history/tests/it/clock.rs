@@ -111,6 +111,15 @@ fn acq_10_a_token_may_have_fallen_with_a_grant_that_no_caller_heard_of() {
         assert!(!broken(&kept).is_empty(), "{shown}");
         assert!(!broken(&script.replace("-500", "500")).is_empty(), "{shown}");
     }
+    // Only an answer to another caller shows the larger token.
+    let busy = "1000-? acquire A lease=300 ttl=400
+        1100-1102 acquire B busy 900 left=199
+        2500-2501 fault jump moved=-500
+        2600-2602 acquire C granted 800
+        2610-2612 complete C done v=1";
+    assert!(broken(busy).is_empty(), "{:?}", broken(busy));
+    assert_eq!(broken(&busy.replace("ttl=400", "ttl=3600000")), ["S18"]);
+    assert_eq!(broken(&busy.replace("-500", "500")), ["S18"]);
 }
 
 #[test]
