@@ -74,6 +74,10 @@ fn l2_half_of_the_waiters_of_a_process_are_woken_and_need_no_poll() {
     let other = twenty(20, 6, |by| completed("p2", by));
     assert!(broken(&other).is_empty());
     assert_eq!(judged(Manifest { pushes: true, ..manifest() }, &other), ["L2"]);
+    // Waiters that their own process wakes do not hide that no wake-up crosses to another one.
+    let mixed = twenty(10, 6, |by| completed(if by > 0 { "p2" } else { "p1" }, by));
+    assert!(broken(&mixed).is_empty());
+    assert_eq!(judged(Manifest { pushes: true, ..manifest() }, &mixed), ["L2"]);
 }
 
 #[test]
