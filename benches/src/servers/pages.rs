@@ -59,7 +59,10 @@ pub(crate) fn restart() -> Result<(), String> {
     let get = |what: &str| {
         let name = format!("RETRYPROOF_SERVER_POSTGRES_{what}");
         variable(&name).ok_or_else(|| {
-            format!("cannot restart PostgreSQL, because {name} is not set: run `cargo xtask services up postgres`")
+            format!(
+                "cannot restart PostgreSQL, because {name} is not set: run `cargo xtask services up \
+                 postgres`"
+            )
         })
     };
     let (pid_file, start) = (get("PID_FILE")?, get("START")?);

@@ -172,10 +172,13 @@ async fn connection(client: TcpStream, target: Target, passage: Passage) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let names_ports = target.names_ports;
+    let requests = pass(&mut from_client, &mut to_server, passage.clone(), Way::Request);
+    let way = Way::Reply { names_ports };
+    let replies = pass(&mut from_server, &mut to_client, passage.clone(), way);
     // If one direction ends, end both.
     let over = tokio::select! {
-        over = pass(&mut from_client, &mut to_server, passage.clone(), Way::Request) => over,
-        over = pass(&mut from_server, &mut to_client, passage.clone(), Way::Reply { names_ports }) => over,
+        over = requests => over,
+        over = replies => over,
     };
     // The link ends after both halves are closed.
     drop((from_server, to_server));

@@ -17,7 +17,7 @@ use crate::switch::{Numbered, Switched, switched};
 const SWITCH: &str = r#"
 /// Whether the environment switched on the mutant with this number.
 #[doc(hidden)]
-#[allow(dead_code, unreachable_pub)]
+#[allow(dead_code, unreachable_pub, reason = "a crate may have no mutant that needs it")]
 pub(crate) fn mutant(number: usize) -> bool {
     use std::sync::atomic::{AtomicBool, Ordering};
     static ON: std::sync::OnceLock<usize> = std::sync::OnceLock::new();

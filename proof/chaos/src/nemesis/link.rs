@@ -61,8 +61,8 @@ impl Nemesis<'_> {
         (if deaf { Mood::DropReplies } else { Mood::DropRequests }, ms)
     }
 
-    /// Makes all connections of one worker half-open, or of all workers. They stay so for longer than a call may take, but from then
-    /// on no call that they have swallowed is under way.
+    /// Makes all connections of one worker, or of all workers, half-open. They stay half-open for
+    /// longer than a call may take, so at the end no call that they have swallowed is under way.
     pub(super) fn sever(&mut self) -> bool {
         if self.proxies.is_empty() {
             return false;
