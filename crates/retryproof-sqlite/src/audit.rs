@@ -20,8 +20,8 @@ use crate::store::SqliteStore;
 const APPEND: &str = "INSERT INTO retryproof_records_audit \
      (written_at,scope,key,token,verb,outcome,operator,reason) \
      VALUES (?1,?2,?3,nullif(?4,0),?5,?6,?7,?8)";
-/// Reads one page by the primary key, newest first. Binds the number before which the page starts,
-/// and the limit.
+/// Reads one page by the primary key, newest first. Binds the id that all rows of the page must be
+/// below, and the limit.
 const ENTRIES: &str = "SELECT id,written_at,scope,key,token,verb,outcome,operator,reason FROM \
      retryproof_records_audit WHERE id<?1 ORDER BY id DESC LIMIT ?2";
 

@@ -11,8 +11,8 @@ use retryproof_core::config::Synchronous;
 use retryproof_core::{Error, ErrorKind, IdentitySecret, Result};
 use retryproof_store_kit::table_name;
 
-/// The default name of the record table. The names of the second table and the index are this name
-/// followed by `_meta` and `_purge`.
+/// The default name of the record table. The names of the meta table, the audit table and the index
+/// are this name followed by `_meta`, `_audit` and `_purge`.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
 type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;

@@ -41,7 +41,7 @@ pub(crate) fn open_reader(config: &SqliteConfig) -> Result<Connection> {
 /// journal mode nor the write-ahead log. If the file is read-only, SQLite opens it for reading.
 pub(crate) fn open_to_diagnose(config: &SqliteConfig) -> Result<Connection> {
     let conn = connect(config, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    // Otherwise, closing the last connection of all would empty and delete the log.
+    // Without this setting, closing the last connection to the file would empty and delete the log.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(classify)?;
     conn.busy_timeout(Duration::ZERO).map_err(classify)?;
     Ok(conn)

@@ -83,7 +83,8 @@ impl SqliteConfig {
         findings.extend(self.lacks(&missing));
         let checked =
             retry_while_locked(self.busy_timeout, || match self.check_database(&conn, table) {
-                // Without these privileges, reading can fail too.
+                // If privileges are missing, reading can be denied too, which the finding above
+                // already reports.
                 Err(error) if lacks_privileges && is_denied(&error) => Ok(Ok(Vec::new())),
                 checked => checked.map(Ok),
             });
@@ -99,7 +100,8 @@ impl SqliteConfig {
         if conn.is_readonly("main").map_err(classify)? {
             missing.push(format!("write to {}", self.path.display()));
         }
-        // Reading creates the shared memory of the write-ahead log, and the lock needs the log.
+        // Reading creates the log's shared memory, and the lock needs the log, so either statement
+        // shows whether this process may create and write these files.
         let sql = match missing.is_empty() {
             true => "BEGIN IMMEDIATE; ROLLBACK",
             false => "BEGIN; SELECT 1 FROM sqlite_master; ROLLBACK",
@@ -113,8 +115,8 @@ impl SqliteConfig {
                     shared.display()
                 ));
             }
-            // A lock of another connection is no matter of privileges, and any other error is found
-            // by the checks that follow.
+            // A lock of another connection says nothing about privileges, and the checks that
+            // follow find any other error.
             _ => {}
         }
         Ok(missing)
@@ -202,8 +204,8 @@ impl SqliteConfig {
                 "clock",
                 format!(
                     "The clock of this machine is {:.1} s behind the last grant in the file, so \
-                     the clock was set back, or another machine wrote to the file. Leases and \
-                     results that were granted or stored before end later by the same time.",
+                     the clock was set back, or another machine wrote to the file. Older \
+                     leases and results expire later by the same amount.",
                     by.as_secs_f64()
                 ),
                 "Synchronise the clock with NTP, and let only one machine use the file.",

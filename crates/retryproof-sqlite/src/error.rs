@@ -38,7 +38,8 @@ pub(crate) fn classify(error: rusqlite::Error) -> Error {
     Error::new(kind, message).because(error)
 }
 
-/// Whether another connection holds a lock. If so, the same statement can succeed a moment later.
+/// Returns whether another connection holds a lock. If so, the same statement can succeed a moment
+/// later.
 pub(crate) fn is_locked(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error().map(|code| code.extended_code & 0xff),
@@ -46,7 +47,7 @@ pub(crate) fn is_locked(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Whether this process is not allowed to write to the file, or to use the files beside it.
+/// Returns whether this process is not allowed to write to the file, or to use the files beside it.
 pub(crate) fn is_denied(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error().map(|code| code.extended_code & 0xff),
@@ -54,7 +55,7 @@ pub(crate) fn is_denied(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Whether the disk is full, or the page limit is reached.
+/// Returns whether the disk is full, or the page limit is reached.
 pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_FULL)
 }
@@ -139,10 +140,10 @@ fn of_driver(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
     }
 }
 
-/// Whether a table or column is missing. SQLite has no separate error code for this case.
+/// Returns whether a table or column is missing. SQLite has no separate error code for this case.
 fn names_a_missing_part(error: &rusqlite::Error) -> bool {
-    // Newer drivers report a missing table or column as `SqlInputError`. Its text, too, begins with
-    // SQLite's message.
+    // Newer drivers report a missing table or column as `SqlInputError`. The text of that error
+    // also begins with SQLite's message.
     let text = error.to_string();
     text.starts_with("no such table")
         || text.starts_with("no such column")

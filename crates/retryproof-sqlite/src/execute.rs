@@ -234,8 +234,8 @@ impl Shared {
             };
             ticket = None;
             top_up(batch, &mut self.queue.lock());
-            // An acquire whose caller has dropped its future is not granted (ACQ-11). The check is
-            // made last, because a caller can leave while the batch waits for the lock.
+            // An acquire whose caller has dropped its future is not granted (ACQ-11). Check this
+            // last, because a caller can drop its future while the batch waits for the lock.
             batch.retain(|queued| {
                 !matches!(queued.transition, Transition::Acquire(..)) || !queued.reply.is_closed()
             });

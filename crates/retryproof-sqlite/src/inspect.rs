@@ -96,8 +96,8 @@ impl Inspect for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Runs work that can take long on a separate thread and connection. This keeps the runtime's
-    /// threads, the connections for replays and the writing thread free.
+    /// Runs `work` on a separate thread and connection, because it can take a long time. This keeps
+    /// the runtime's threads, the connections for replays and the writing thread free.
     pub(crate) async fn aside<T: Send + 'static>(
         &self,
         open: fn(&SqliteConfig) -> Result<Connection>,
@@ -132,7 +132,7 @@ impl SqliteStore {
 }
 
 impl Force for SqliteStore {
-    /// A forget or an erase overwrites the removed bytes, and then empties the write-ahead log.
+    /// For a forget or an erase, also overwrites the removed bytes and empties the write-ahead log.
     ///
     /// # Errors
     /// Also fails as `Unavailable` if the record was changed but the log could not be emptied,
@@ -162,8 +162,9 @@ impl Force for SqliteStore {
 }
 
 /// Moves all pages of the log to the database and truncates the log. Retries for up to `timeout`,
-/// because this fails while another connection reads an older state of the file. That time includes
-/// the waits for the write lock. Each attempt holds the write lock only while it moves pages.
+/// because moving the pages fails while another connection reads an older state of the file. That
+/// time includes the waits for the write lock. Each attempt holds the write lock only while it
+/// moves pages.
 fn empty_log(conn: &Connection, timeout: Duration) -> Result<()> {
     let write_lock = FileWriteLock::of(Path::new(conn.path().unwrap_or_default()));
     let deadline = RetryDeadline::new(timeout);

@@ -92,7 +92,7 @@ fn token(row: &Row<'_>) -> Result<FencingToken> {
     u64::try_from(token).map(FencingToken::new).map_err(|_| unreadable("token"))
 }
 
-/// The time left in the lease or the ttl; `None` if no time is left.
+/// Returns the time left in the lease or the ttl; `None` if no time is left.
 fn remaining(row: &Row<'_>, now: i64) -> Result<Option<Duration>> {
     let remaining = integer(row, 3, "expires_at")?.saturating_sub(now);
     Ok(u64::try_from(remaining).ok().filter(|&us| us > 0).map(Duration::from_micros))

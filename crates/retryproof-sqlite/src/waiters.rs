@@ -29,8 +29,8 @@ impl Waiters {
         self.foreign_commits.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether the next check for writes by other connections is due. If so, the caller must make
-    /// the check, and its result serves all waiters.
+    /// Returns whether the next check for writes by other connections is due. If so, the caller
+    /// must make the check, and its result serves all waiters.
     pub(crate) fn is_check_due(&self) -> bool {
         let now = Instant::now();
         let mut last_check = self.last_check.lock();
@@ -42,7 +42,7 @@ impl Waiters {
         due
     }
 
-    /// How many checks have found writes by other connections.
+    /// Returns how many checks have found writes by other connections.
     pub(crate) fn foreign_commits(&self) -> u64 {
         self.foreign_commits.load(Ordering::Acquire)
     }

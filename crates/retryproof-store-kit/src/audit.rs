@@ -29,7 +29,7 @@ impl AuditRows {
         Self { limit, page: AuditPage::default(), read: 0, last: 0 }
     }
 
-    /// How many rows to read.
+    /// Returns how many rows to read.
     #[must_use]
     pub fn limit(&self) -> i64 {
         i64::try_from(self.limit).unwrap_or(i64::MAX)
@@ -60,7 +60,7 @@ impl AuditRows {
         self.page
     }
 
-    /// Returns the number before which a page starts.
+    /// Returns the number that all rows of a page must be below.
     ///
     /// # Errors
     /// `Invalid` if the cursor does not have the form that [`finish`](Self::finish) writes.
@@ -78,7 +78,7 @@ impl AuditRows {
 
 /// Builds an entry from the columns of a row: the time in microseconds since 1970, scope, key and
 /// token of the record, and verb, outcome, operator and reason. A row about the whole store has
-/// neither scope nor key. A row about a record has no token if the operator named the token 0.
+/// neither scope nor key. A row about a record has no token if the operator passed the token 0.
 ///
 /// # Errors
 /// `Corrupt` if the store cannot have written the row (CMP-8).

@@ -41,7 +41,7 @@ impl CompletedHint {
         Self { sets: (0..SETS).map(|_| Default::default()).collect(), start: now() }
     }
 
-    /// Whether the identity's record was found to be complete and has not expired since.
+    /// Returns whether the identity's record was found to be complete and has not expired since.
     #[must_use]
     pub fn has(&self, id: &Identity) -> bool {
         let (set, mark) = self.set(id);

@@ -6,7 +6,8 @@ use std::time::Duration;
 use retryproof_core::store::StoreFinding;
 use retryproof_core::{Error, Result};
 
-/// The largest clock difference that is not reported. Synchronised machines differ by milliseconds.
+/// The largest clock difference that is not reported. The clocks of synchronised machines differ by
+/// milliseconds.
 const MAX_SKEW: Duration = Duration::from_secs(1);
 /// How long an expired record can remain without a finding. The engine purges every few minutes.
 const MAX_UNPURGED: Duration = Duration::from_secs(86_400);
@@ -36,8 +37,8 @@ pub fn clock_skew(sent: u64, store: u64, received: u64) -> Option<StoreFinding> 
     })
 }
 
-/// Returns a finding if an expired record should have been purged a day ago. `expired_ago` is the
-/// time since the first record expired.
+/// Returns a finding if a record expired more than a day ago and is still there. `expired_ago` is
+/// the time since the earliest expiry.
 #[must_use]
 pub fn unpurged(expired_ago: Duration) -> Option<StoreFinding> {
     (expired_ago > MAX_UNPURGED).then(|| {
@@ -60,7 +61,7 @@ pub fn unpurged(expired_ago: Duration) -> Option<StoreFinding> {
 pub fn lacks_privileges(missing: &[&str], grant: impl Into<String>) -> Option<StoreFinding> {
     (!missing.is_empty()).then(|| {
         let problem =
-            format!("The user lacks these privileges, so calls fail: {}.", missing.join(", "));
+            format!("Calls fail because the user lacks these privileges: {}.", missing.join(", "));
         StoreFinding::error("privilege", problem, grant)
     })
 }

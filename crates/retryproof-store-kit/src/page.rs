@@ -29,7 +29,7 @@ impl ScanRows {
         Self { limit, read: 0, records: Vec::new(), unreadable: 0, last: None }
     }
 
-    /// How many rows to read.
+    /// Returns how many rows to read.
     #[must_use]
     pub fn limit(&self) -> i64 {
         i64::try_from(self.limit).unwrap_or(i64::MAX)

@@ -88,8 +88,8 @@ impl Record {
         req.refusal(owner, &found.with_grant(None, None, holder))
     }
 
-    /// Whether the record is in progress and held by `owner`, even if the lease has ended. If so,
-    /// another acquire by `owner` gets the same lease again (ACQ-9).
+    /// Returns whether the record is in progress and held by `owner`, even if the lease has ended.
+    /// If so, another acquire by `owner` gets the same lease again (ACQ-9).
     #[must_use]
     pub fn is_held_by(&self, owner: OwnerId) -> bool {
         self.owner == owner && matches!(self.phase, RecordPhase::InProgress(_))

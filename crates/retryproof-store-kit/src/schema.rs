@@ -85,7 +85,7 @@ impl MetaRows {
 }
 
 impl Schema {
-    /// The version of the tables that the migrations create.
+    /// Returns the version of the tables that the migrations create.
     #[must_use]
     pub fn version(&self) -> i64 {
         i64::try_from(self.migrations.len()).unwrap_or(i64::MAX)

@@ -42,8 +42,8 @@ impl<K> WaiterRegistry<K> {
         Self { records: Mutex::default() }
     }
 
-    /// Whether no call is waiting. The answer can miss a call that is just subscribing. This is
-    /// harmless, because that call reads its record afterwards.
+    /// Returns whether no call is waiting. The answer can miss a call that is just subscribing.
+    /// This is harmless, because that call reads its record afterwards.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.lock().is_empty()
@@ -86,7 +86,7 @@ impl<K: Clone + Eq + Hash> WaiterRegistry<K> {
 }
 
 impl<K: Eq + Hash> Subscription<'_, K> {
-    /// The key of the record.
+    /// Returns the key of the record.
     #[must_use]
     pub fn key(&self) -> &K {
         &self.key

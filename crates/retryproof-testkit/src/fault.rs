@@ -126,15 +126,15 @@ impl Faults {
         self.0.outage.send_replace(None);
     }
 
-    /// How many calls were made since the plan was set, including failed calls.
+    /// Returns how many calls were made since the plan was set, including failed calls.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.0.state.lock().calls.len() as u64
     }
 
-    /// How many times a call met a fault or an outage since the plan was set. A stalled call counts
-    /// too. Assert that this number is not zero, because a test that injected no fault has shown
-    /// nothing.
+    /// Returns how many times a call met a fault or an outage since the plan was set. A stalled
+    /// call counts too. Assert that this number is not zero, because a test that injected no fault
+    /// has shown nothing.
     #[must_use]
     pub fn injected(&self) -> u64 {
         self.0.state.lock().injected

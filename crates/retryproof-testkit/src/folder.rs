@@ -43,7 +43,7 @@ impl Folder {
         Ok(Self(path))
     }
 
-    /// The path of the folder.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0

@@ -15,7 +15,8 @@ const NUMBER: usize = 8;
 /// A sealer for tests (SEAL-1). Clones share their keys, as processes share a table of keys.
 ///
 /// **The sealed bytes are not encrypted**, only disguised: each byte is changed, so that a search
-/// for the plaintext finds nothing. The binding is stored beside them and compared.
+/// for the plaintext finds nothing. The binding is stored beside the sealed bytes, and is compared
+/// when they are opened.
 #[derive(Clone, Default)]
 pub struct TestKeys(Arc<Mutex<Keys>>);
 
@@ -49,7 +50,7 @@ impl TestKeys {
         self.0.lock().away = kind;
     }
 
-    /// How many times a key was requested.
+    /// Returns how many times a key was requested.
     #[must_use]
     pub fn asked(&self) -> usize {
         self.0.lock().asked

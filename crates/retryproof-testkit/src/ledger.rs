@@ -29,7 +29,7 @@ pub trait Ledger<T>: Send + Sync + 'static {
     /// write another row afterwards, which must not be committed.
     fn lose(&self, tx: &mut T) -> impl Future<Output = ()> + Send;
 
-    /// The number of rows that another connection sees.
+    /// Returns the number of rows that another connection sees.
     fn rows(&self) -> impl Future<Output = u64> + Send;
 }
 

@@ -115,8 +115,8 @@ impl Model {
             Answer::Granted { token, took_over } => Some((token, took_over)),
             _ => None,
         };
-        // `grants` lists all correct grants. Each has the token that the grant must keep, if any,
-        // and says whether the grant is a takeover.
+        // `grants` lists all correct grants. Each entry contains the token that the grant must
+        // keep, if any, and says whether the grant is a takeover.
         let fresh = (None, false);
         let grants: Vec<(Option<FencingToken>, bool)> = match self.standing() {
             Standing::Running(record, _) | Standing::Expired(record)

@@ -25,7 +25,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The method's name, as errors show it.
+    /// Returns the method's name as errors show it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

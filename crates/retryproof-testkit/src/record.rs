@@ -49,7 +49,7 @@ pub enum Said {
 pub struct Entry {
     /// The method.
     pub operation: Operation,
-    /// The identity, which prints masked (ID-4); `None` for a purge.
+    /// The identity, which is printed masked (ID-4); `None` for a purge.
     pub identity: Option<Identity>,
     /// The owner; `None` for a peek, a wait and a purge.
     pub owner: Option<OwnerId>,
@@ -70,31 +70,31 @@ struct Log {
 }
 
 impl CallLog {
-    /// An empty log.
+    /// Creates an empty log.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// All calls, in the order in which they were sent.
+    /// Returns all calls, in the order in which they were sent.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry> {
         self.0.lock().entries.clone()
     }
 
-    /// How many calls of a method were sent.
+    /// Returns how many calls of a method were sent.
     #[must_use]
     pub fn count(&self, operation: Operation) -> usize {
         self.count_of(|entry| entry.operation == operation)
     }
 
-    /// How many calls match a condition.
+    /// Returns how many calls match a condition.
     #[must_use]
     pub fn count_of(&self, is: impl Fn(&Entry) -> bool) -> usize {
         self.0.lock().entries.iter().filter(|entry| is(entry)).count()
     }
 
-    /// The methods of all calls, in the order in which they were sent.
+    /// Returns the methods of all calls, in the order in which they were sent.
     #[must_use]
     pub fn operations(&self) -> Vec<Operation> {
         self.0.lock().entries.iter().map(|entry| entry.operation).collect()

@@ -18,7 +18,7 @@ impl Runs {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The number of runs so far.
+    /// Returns the number of runs so far.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)

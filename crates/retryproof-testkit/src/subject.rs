@@ -88,13 +88,14 @@ impl Subject {
         }
     }
 
-    /// The store, in the form in which an engine holds it.
+    /// Returns the store in the form in which an engine holds it.
     #[must_use]
     pub fn store(&self) -> &SharedStore {
         &self.store
     }
 
-    /// Another handle on the same data, as another process would hold it.
+    /// Opens another handle on the same data, as another process would; `None` if `with_another`
+    /// was not called.
     pub(crate) async fn another(&self) -> Option<SharedStore> {
         Some(self.hooks.another.as_ref()?().await)
     }
@@ -116,7 +117,7 @@ impl Subject {
         Some(self.hooks.identities.as_ref()?(setup).await)
     }
 
-    /// A name for a store that only this subject uses.
+    /// Returns a name for a store that only this subject uses.
     pub(crate) fn store_name(&self, what: &str) -> String {
         format!("k{}_{what}", self.mark.trim_end_matches('.'))
     }
@@ -131,7 +132,7 @@ impl Subject {
         self.concrete.doom(id, call, times).await
     }
 
-    /// The number of writes that the store has made, if it counts them.
+    /// Returns the number of writes that the store has made, if it counts them.
     pub(crate) async fn writes(&self) -> Option<u64> {
         match &self.hooks.writes {
             Some(writes) => Some(writes().await),
@@ -151,7 +152,7 @@ impl Subject {
         self.hooks.identities.is_some()
     }
 
-    /// Whether the store's clock differs from the runtime's.
+    /// Returns whether the store's clock differs from the runtime's.
     pub(crate) fn has_clock_apart(&self) -> bool {
         self.hooks.clock.is_some() || !(self.paused || self.hooks.uses_runtime_clock)
     }
@@ -172,12 +173,12 @@ impl Subject {
         self.store.can_inspect()
     }
 
-    /// How many sequences of steps the property test draws.
+    /// Returns how many sequences of steps the property test draws.
     pub(crate) fn sequences(&self) -> u32 {
         self.hooks.sequences.unwrap_or(if self.is_exact() { 256 } else { 48 })
     }
 
-    /// An identity that only this subject uses.
+    /// Returns an identity that only this subject uses.
     pub(crate) fn id(&self, key: &str) -> Identity {
         self.identity("kit", key)
     }
@@ -189,13 +190,13 @@ impl Subject {
         Identity::new(scope, Key::new(key).expect("the key should be valid"))
     }
 
-    /// Whether the store's clock moves only when a case advances it. Expiry can then be tested to
-    /// the microsecond.
+    /// Returns whether the store's clock moves only when a case advances it. Expiry can then be
+    /// tested to the microsecond.
     pub(crate) fn is_exact(&self) -> bool {
         self.paused || self.hooks.clock.is_some()
     }
 
-    /// Whether the runtime's clock is paused.
+    /// Returns whether the runtime's clock is paused.
     pub(crate) fn is_paused(&self) -> bool {
         self.paused
     }

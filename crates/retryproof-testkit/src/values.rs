@@ -14,12 +14,12 @@ pub(crate) fn fingerprint(byte: u8) -> Fingerprint {
     Fingerprint::new(&[1, byte]).expect("the fingerprint should be valid")
 }
 
-/// A value as the engine writes it.
+/// Returns a value as the engine writes it.
 pub(crate) fn envelope(body: &[u8]) -> Blob {
     Payload::new(CodecId::BYTES, 0, body).envelope().clone()
 }
 
-/// The body of a stored value.
+/// Returns the body of a stored value.
 #[track_caller]
 pub(crate) fn body(stored: &StoredResult) -> Vec<u8> {
     match stored.open(None) {

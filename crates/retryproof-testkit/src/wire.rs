@@ -89,22 +89,22 @@ impl WireProxy {
         Ok(Self { addr, shared, accepting })
     }
 
-    /// The address to connect to.
+    /// Returns the address to connect to.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// The number of round trips so far. A round trip is one burst of data from the client that the
-    /// server has answered, no matter how many messages or packets it has. Data that the server
-    /// sends without a request does not count. Opening a connection counts as many round trips as
-    /// the protocol needs.
+    /// Returns the number of round trips so far. A round trip is one burst of data from the client
+    /// that the server has answered, no matter how many messages or packets it has. Data that the
+    /// server sends without a request does not count. Opening a connection counts as many round
+    /// trips as the protocol needs.
     #[must_use]
     pub fn flights(&self) -> u64 {
         self.shared.flights.load(Ordering::SeqCst)
     }
 
-    /// The number of connections opened so far.
+    /// Returns the number of connections opened so far.
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.shared.lines.load(Ordering::SeqCst)

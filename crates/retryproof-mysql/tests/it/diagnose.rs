@@ -99,8 +99,8 @@ async fn ops_5_each_missing_privilege_is_named() {
     assert_eq!(ids(&found), ["privilege"]);
     assert_eq!(
         found[0].problem,
-        "The user lacks these privileges, so calls fail: SELECT on the table, UPDATE on the table, \
-         DELETE on the table, SELECT on the `_meta` table."
+        "Calls fail because the user lacks these privileges: SELECT on the table, UPDATE on the \
+         table, DELETE on the table, SELECT on the `_meta` table."
     );
     sql(&mut root, &on("SELECT, UPDATE", "")).await;
     sql(&mut root, &on("SELECT", "_meta")).await;

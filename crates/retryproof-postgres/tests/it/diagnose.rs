@@ -86,8 +86,8 @@ async fn ops_5_each_missing_privilege_is_named() {
     assert_eq!(
         problem(&all, "privilege"),
         format!(
-            "The user lacks these privileges, so calls fail: SELECT on {t}, INSERT on {t}, UPDATE \
-             on {t}, DELETE on {t}, SELECT on {t}_meta, EXECUTE on {t}_complete_1."
+            "Calls fail because the user lacks these privileges: SELECT on {t}, INSERT on {t}, \
+             UPDATE on {t}, DELETE on {t}, SELECT on {t}_meta, EXECUTE on {t}_complete_1."
         )
     );
     stranger.run(format!("GRANT SELECT, INSERT, UPDATE ON \"{t}\" TO \"{name}\"")).await;

@@ -29,7 +29,7 @@ fn store() -> SharedStore {
     SharedStore::from(MemoryStore::builder().identity_secret(secret()).build())
 }
 
-/// Master keys with these ids; each key is derived from its id.
+/// Returns master keys with these ids. Each key is derived from the length of its id.
 fn master(ids: &[&str]) -> MasterKeys {
     let line = |id: &&str| format!("{id}:{}\n", format!("{:02x}", id.len()).repeat(32));
     MasterKeys::parse(&ids.iter().map(line).collect::<String>()).unwrap()

@@ -34,7 +34,8 @@ async fn seal_7_after_a_rotation_the_old_master_key_is_not_needed() {
     assert!(is_tombstone(&call(&after, "ada", "k").await));
 }
 
-/// The master key is rotated while calls of old and new subjects run and keys are destroyed.
+/// A rotation that runs beside calls and beside the destruction of keys loses no result and revives
+/// no destroyed key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn seal_7_a_rotation_under_load_loses_nothing() {
     let (table, store) = (MemoryKeyTable::new(), store());
@@ -62,8 +63,8 @@ async fn seal_7_a_rotation_under_load_loses_nothing() {
     for worker in workers {
         worker.await.unwrap();
     }
-    // All programs with the old order of master keys have ended, so this rotation wraps the last of
-    // their keys.
+    // All workers that wrap keys with the old master key have ended, so this rotation rewraps the
+    // last of those keys.
     new.rotate().await.unwrap();
     let after = engine(&store, &Seals::new(table, master(&["newer"])));
     for worker in 0..8 {
@@ -91,8 +92,8 @@ async fn seal_7_a_rotation_without_the_old_master_key_changes_nothing() {
     assert!(matches!(after, Err(ExecuteError::Store(error)) if error.kind() == ErrorKind::Config));
 }
 
-/// A rotation stops at a data key that an unknown master key wraps. The keys that it has already
-/// rewrapped stay valid, and a repeated rotation does the rest.
+/// A rotation stops at a data key that is wrapped by an unknown master key. The keys that it has
+/// already rewrapped stay valid, and a repeated rotation does the rest.
 #[tokio::test(start_paused = true)]
 async fn seal_7_what_a_stopped_rotation_wrapped_stays_valid() {
     let (table, store) = (MemoryKeyTable::new(), store());

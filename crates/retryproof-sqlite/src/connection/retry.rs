@@ -26,7 +26,7 @@ impl RetryDeadline {
         self.remaining().is_zero()
     }
 
-    /// The time that is left. Zero after the deadline.
+    /// Returns the time that is left, or zero after the deadline.
     pub(crate) fn remaining(&self) -> Duration {
         self.timeout.saturating_sub(self.since.elapsed())
     }

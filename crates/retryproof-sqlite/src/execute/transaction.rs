@@ -55,11 +55,11 @@ impl WriteConnection {
     }
 
     /// Runs the transitions in one transaction, in order. If a transition fails, or the disk has no
-    /// space for all of them, each transition runs again in a separate transaction. One failure
-    /// then does not fail the others. If BEGIN or COMMIT fails for another reason, every transition
-    /// gets that error. A savepoint for each transition would copy every page that the batch
-    /// touches. Savepoints would not help on a full or failing disk either, because SQLite then
-    /// ends the whole transaction.
+    /// space for all of them, each transition runs again in a separate transaction. A failed
+    /// transition then does not affect the others. If BEGIN or COMMIT fails for another reason,
+    /// every transition gets that error. A savepoint for each transition would copy every page that
+    /// the batch touches. Savepoints would not help on a full or failing disk either, because
+    /// SQLite then ends the whole transaction.
     pub(crate) fn run<'s>(
         &mut self,
         transitions: impl ExactSizeIterator<Item = &'s Transition> + Clone,

@@ -29,7 +29,7 @@ pub(crate) enum Transition {
     Release(Identity, OwnerId),
     /// A change by an operator (OPS-3).
     Force(Identity, ForceRequest),
-    /// Deletes expired records, at most this many rows.
+    /// Deletes at most this many expired records.
     Purge(usize),
     /// Claims the purge for this long (STO-6).
     ClaimPurge(Duration),
@@ -310,7 +310,8 @@ fn counter_error(error: rusqlite::Error) -> Error {
     }
 }
 
-/// Returns the error for a row that the transaction has read but its next statement does not match.
+/// Returns the error for a row that the transaction has read, but that its next statement no longer
+/// finds.
 fn row_changed() -> Error {
     Error::new(
         ErrorKind::Unexpected,
@@ -319,8 +320,8 @@ fn row_changed() -> Error {
     )
 }
 
-/// The error for a result of the wrong type. Each transition has one type of result, so only a bug
-/// in this crate can cause this error.
+/// Returns the error for a result of the wrong type. Each transition has one type of result, so
+/// only a bug in this crate can cause this error.
 pub(crate) fn unexpected_answer() -> Error {
     Error::new(
         ErrorKind::Unexpected,

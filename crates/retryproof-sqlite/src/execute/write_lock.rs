@@ -63,7 +63,7 @@ impl FileWriteLock {
         Arc::clone(&self.0.queue).lock_owned().await
     }
 
-    /// The leases that this process holds in the file.
+    /// Returns the leases that this process holds in the file.
     pub(crate) fn leases(&self) -> &Leases {
         &self.0.leases
     }

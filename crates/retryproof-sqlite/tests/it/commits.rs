@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The queue of writes: commits that calls share, calls that are dropped in the queue, the store's
-//! end, and a purge during other calls.
+//! Tests of the write queue: commits that calls share, calls that are dropped while they are
+//! queued, the closing of the store, and a purge during other calls.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -28,7 +28,8 @@ fn start<F: Future + ?Sized>(call: Pin<&mut F>) {
     assert!(call.poll(&mut Context::from_waker(Waker::noop())).is_pending(), "the file is locked");
 }
 
-/// The size of the write-ahead log, which grows by a frame for each page that a commit changes.
+/// Returns the size of the write-ahead log, which grows by a frame for each page that a commit
+/// changes.
 fn log_size(dir: &Dir) -> u64 {
     std::fs::metadata(dir.path().join("records.db-wal")).expect("a log").len()
 }
@@ -136,8 +137,8 @@ async fn acq_11_an_acquire_dropped_in_the_queue_never_happens() {
     let tx = source.begin().await.expect("begun");
     start(pin!(grant(&store, &dropped, OwnerId::new())));
     drop(tx);
-    // This call is queued behind the dropped call, so when it ends, the dropped call has been
-    // handled.
+    // This call is queued behind the dropped call. When it ends, the writing thread has therefore
+    // handled the dropped call too.
     execute(&store, &after, "result").await;
     assert!(matches!(store.peek(&dropped).await, Ok(Peeked::Absent)));
 }

@@ -73,7 +73,7 @@ fn subject(dir: &Arc<Dir>, config: &SqliteConfig) -> SubjectBuilder<SqliteStore>
             async move { assert_eq!(spoilt, 1) }
         }
     };
-    // This number changes with every commit of another connection.
+    // SQLite's `data_version` changes with every commit of another connection.
     let watch = Mutex::new(dir.stranger());
     let writes = move || {
         let version: i64 =

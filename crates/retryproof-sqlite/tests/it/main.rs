@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The SQLite store: the conformance kit, then what is particular to a file.
+//! Tests of the SQLite store: the conformance kit, then the behaviour that is specific to a file.
 
 mod commits;
 mod conformance;

@@ -11,7 +11,7 @@ use retryproof_sqlite::SqliteStore;
 
 use crate::support::{DAY, Dir, Wall, completion, execute, grant, id, replay};
 
-/// Whether the text is in the file or in its log.
+/// Returns whether the text is in the file or in its log.
 fn is_on_disk(dir: &Dir, text: &str) -> bool {
     ["records.db", "records.db-wal"].iter().any(|name| {
         let bytes = std::fs::read(dir.path().join(name)).expect("the file is read");

@@ -28,7 +28,8 @@ async fn sto_3_open_makes_neither_file_nor_table() {
     assert_eq!(tables, 1);
 }
 
-/// A URL has to be passed to `from_url`. As a path, the URL would create a file of that name.
+/// A URL has to be passed to `from_url`. If the URL were used as a path, SQLite would create a file
+/// with that name.
 #[test]
 fn sto_1_sto_3_a_url_in_place_of_a_path_is_refused() {
     let dir = Dir::new();
@@ -86,7 +87,7 @@ fn set_versions(dir: &Dir, schema: i64, compatible_from: i64) {
     assert_eq!(changed, 2);
 }
 
-/// The value of `schema` and of `compatible_from`.
+/// Returns the values of `schema` and `compatible_from`.
 fn versions(dir: &Dir) -> (i64, i64) {
     let read = |name| {
         dir.stranger()

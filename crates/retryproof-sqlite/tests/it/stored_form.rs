@@ -16,7 +16,7 @@ fn note(owner: OwnerId, label: &str) -> HolderNote {
     HolderNote::new(owner, LONG, None, label)
 }
 
-/// A request with a note about its owner.
+/// Returns a request with a note about its owner.
 fn noted(owner: OwnerId, label: &str) -> AcquireRequest {
     request(owner).with_holder(Some(note(owner, label)))
 }
@@ -37,7 +37,8 @@ async fn complete(store: &SqliteStore, id: &Identity, owner: OwnerId) {
     assert_eq!(store.complete(id, owner, &done).await.expect("completed"), FencedWrite::Applied);
 }
 
-/// The label of the holder in the answers to another acquire, a peek and `get`, which must agree.
+/// Returns the label in the holder's note, and checks that another acquire, a peek and `get` return
+/// the same note.
 async fn label(store: &SqliteStore, id: &Identity) -> Option<String> {
     let acquired = match store.acquire(id, &request(OwnerId::new())).await {
         Ok(Acquired::Busy(lease)) => lease.holder,

@@ -41,19 +41,19 @@ impl Dir {
         self.0.join("records.db")
     }
 
-    /// A configuration on a migrated file.
+    /// Returns a configuration for a migrated file.
     pub(crate) fn config(&self) -> SqliteConfig {
         let config = SqliteConfig::new(self.file());
         config.migrate().expect("the schema is made");
         config
     }
 
-    /// A store on a migrated file.
+    /// Opens a store on a migrated file.
     pub(crate) fn store(&self) -> SqliteStore {
         SqliteStore::open_with(self.config()).expect("the store opens")
     }
 
-    /// A connection that is not the store's.
+    /// Opens a connection that does not belong to the store.
     pub(crate) fn stranger(&self) -> rusqlite::Connection {
         let conn = rusqlite::Connection::open(self.file()).expect("the file opens");
         conn.busy_timeout(Duration::from_secs(5)).expect("a time-out is set");
@@ -131,7 +131,7 @@ pub(crate) async fn execute(store: &SqliteStore, id: &Identity, body: &str) {
     );
 }
 
-/// The result that a duplicate call gets.
+/// Returns the result that a duplicate call gets.
 pub(crate) async fn replay(store: &SqliteStore, id: &Identity) -> String {
     match store.acquire(id, &request(OwnerId::new())).await {
         Ok(Acquired::Complete(stored)) => body(&stored),

@@ -297,7 +297,7 @@ mod permissions {
         set_permissions(path, Permissions::from_mode(mode)).expect("permissions are set");
     }
 
-    /// Whether file permissions restrict this process.
+    /// Returns whether file permissions restrict this process.
     fn bound() -> bool {
         let dir = Dir::new();
         let file = dir.path().join("locked");

@@ -69,8 +69,8 @@ fn the_other_process() {
     }
 }
 
-/// CMP-7: writes, and completes the record, in one transaction that is never committed, so that the
-/// process can be killed in it.
+/// CMP-7: writes a row and completes the record in one transaction that is never committed, so that
+/// a test can kill the process during the transaction.
 async fn write_and_hang(file: &Path, key: &str, lease: Duration) -> String {
     let engine = IdempotencyEngine::new(SqliteStore::open(file).expect("the store opens"));
     let ctx = IdempotencyContext::builder(id(key).scope().clone(), key)

@@ -31,19 +31,19 @@ impl Seen {
         self.0.lock().entry(body.to_owned()).or_default().ends.push(verdict.reason());
     }
 
-    /// The results of one message so far.
+    /// Returns the results of one message so far.
     #[must_use]
     pub fn of(&self, body: &str) -> MessageFate {
         self.0.lock().get(body).cloned().unwrap_or_default()
     }
 
-    /// The number of messages whose work has run at least once.
+    /// Returns the number of messages whose work has run at least once.
     #[must_use]
     pub fn runs(&self) -> usize {
         self.0.lock().values().filter(|fate| fate.runs > 0).count()
     }
 
-    /// The number of messages with at least one finished delivery.
+    /// Returns the number of messages with at least one finished delivery.
     #[must_use]
     pub fn ends(&self) -> usize {
         self.0.lock().values().filter(|fate| !fate.ends.is_empty()).count()
@@ -51,8 +51,8 @@ impl Seen {
 }
 
 impl MessageFate {
-    /// Whether the first delivery ran the message's work and every later delivery replayed the
-    /// result.
+    /// Returns whether the first delivery ran the message's work and every later delivery replayed
+    /// the result.
     #[must_use]
     pub fn is_once(&self) -> bool {
         let mut ends = self.ends.iter();

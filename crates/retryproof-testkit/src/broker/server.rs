@@ -48,7 +48,7 @@ struct Process {
 }
 
 impl Server {
-    /// A NATS server with JetStream, which keeps its streams on disk.
+    /// Starts a NATS server with JetStream, which keeps its streams on disk.
     ///
     /// # Errors
     /// If the program is missing, or the server does not answer in time.
@@ -66,7 +66,7 @@ impl Server {
         Self::begin(url, folder, vec![Process { port, command, greeting, child: None }]).await
     }
 
-    /// A RabbitMQ node and its name server, `epmd`. The user `guest` has all permissions.
+    /// Starts a RabbitMQ node and its name server, `epmd`. The user `guest` has all permissions.
     ///
     /// # Errors
     /// If a program is missing, or one of the servers does not answer in time.
@@ -82,8 +82,8 @@ impl Server {
             "-address".into(),
             "127.0.0.1".into(),
         ];
-        // This is a request to `epmd` and the expected answer, which contains the port as a number
-        // of four bytes.
+        // This is a request to `epmd` and the expected answer, which contains the port as a
+        // four-byte number.
         let knows = ([0, 1, b'n'].to_vec(), u32::from(names).to_be_bytes().to_vec());
         let settings = format!(
             "listeners.tcp.1 = 127.0.0.1:{port}\n\
@@ -135,7 +135,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The broker's URL.
+    /// Returns the broker's URL.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
@@ -244,8 +244,8 @@ impl Process {
     }
 }
 
-/// Whether the list of quorum queues on disk contains this queue. A queue whose name continues with
-/// a dot, such as `QUEUE.dead`, does not count as this queue.
+/// Returns whether the list of quorum queues on disk contains this queue. A queue whose name
+/// continues with a dot, such as `QUEUE.dead`, does not count as this queue.
 fn listed(node: &Path, queue: &str) -> io::Result<bool> {
     for own in fs::read_dir(node)?.flatten() {
         let list = own.path().join("quorum").join(own.file_name()).join("names.dets");
@@ -313,7 +313,7 @@ fn program(name: &str) -> io::Result<String> {
     })
 }
 
-/// The last eight lines of a log, as one line.
+/// Returns the last eight lines of a log, joined into one line.
 fn tail(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();

@@ -10,13 +10,13 @@ use retryproof_memory::MemoryStore;
 
 use crate::{Fault, FaultStore, Faults, Operation};
 
-/// The verdict on work that ran but lost its lease to another owner (CMP-7).
+/// Returns the verdict on work that ran but lost its lease to another owner (CMP-7).
 pub fn lease_lost() -> Verdict {
     Verdict::of_rejected(&Rejected::LeaseLost)
 }
 
-/// The verdict on work that ran but could not be recorded, because the store refused the completion
-/// (CMP-4).
+/// Returns the verdict on work that ran but could not be recorded, because the store refused the
+/// completion (CMP-4).
 ///
 /// # Panics
 /// Never.

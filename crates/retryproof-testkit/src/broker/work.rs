@@ -17,13 +17,13 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A closed gate.
+    /// Creates a closed gate.
     #[must_use]
     pub fn closed() -> Self {
         Self { begun: AtomicUsize::new(0), open: Semaphore::new(0) }
     }
 
-    /// How many times work has begun.
+    /// Returns how many times work has begun.
     #[must_use]
     pub fn begun(&self) -> usize {
         self.begun.load(Ordering::SeqCst)

@@ -13,7 +13,7 @@ use crate::subject::{StoreSetup, Subject};
 const ENTRIES: usize = 7;
 
 impl Subject {
-    /// An entry that only this subject writes.
+    /// Returns an entry that only this subject writes.
     fn entry(&self, reason: &str) -> AuditEntry {
         AuditEntry::new("release", self.store_name("operator"), reason)
     }
@@ -51,7 +51,7 @@ async fn entries_of(
     }
 }
 
-/// All entries of this subject and their times, newest first.
+/// Returns all entries of this subject and their times, newest first.
 async fn all(s: &Subject, store: &SharedStore) -> (Vec<AuditEntry>, Vec<u64>) {
     let (mut found, _) = entries_of(store, &s.store_name("operator"), 1_000, None).await;
     let times = found.iter_mut().map(|entry| entry.at_micros.take());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Helpers for the cases: callers that have one owner each, and assertions that print an unexpected
+//! Helpers for the cases: callers with one owner ID each, and assertions that print an unexpected
 //! answer.
 
 use std::time::Duration;
@@ -30,8 +30,8 @@ impl Subject {
         StoreCaller::new(self.store(), id)
     }
 
-    /// A short length for a lease or a ttl that a case lets run out. On the host's clock, this time
-    /// may be over before the next line of the case runs.
+    /// Returns a short duration for a lease or a ttl that a case lets run out. On the host's clock,
+    /// this time may be over before the next line of the case runs.
     pub(super) fn short(&self) -> Duration {
         if self.is_exact() { Duration::from_secs(1) } else { 30 * MS }
     }
@@ -102,25 +102,25 @@ impl StoreCaller {
         self
     }
 
-    /// The same caller, but with requests that compare fingerprints in flight (FP-6).
+    /// Returns the same caller, but with requests that compare fingerprints in flight (FP-6).
     pub(super) fn comparing(mut self) -> Self {
         self.compares_in_flight = true;
         self
     }
 
-    /// The same caller with a note that contains `label`.
+    /// Returns the same caller with a note that contains `label`.
     pub(super) fn called(mut self, label: &str) -> Self {
         self.note = Some(HolderNote::new(self.owner, LONG, None, label));
         self
     }
 
-    /// The same caller without a note.
+    /// Returns the same caller without a note.
     pub(super) fn without_note(mut self) -> Self {
         self.note = None;
         self
     }
 
-    /// The same caller on another handle of the store.
+    /// Returns the same caller on another handle of the store.
     pub(super) fn on(&self, store: &SharedStore) -> Self {
         Self { store: store.clone(), ..self.clone() }
     }

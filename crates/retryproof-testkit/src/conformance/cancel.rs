@@ -8,8 +8,8 @@ use super::caller::{LONG, MS, StoreCaller, body, granted, is_busy, is_complete};
 use crate::doom::{Doomed, doom};
 use crate::subject::Subject;
 
-/// The number of await points after which a case gives up. No method has so many, so a call that is
-/// still pending is stuck.
+/// The number of await points after which a case gives up. No method has that many await points, so
+/// a call that is still pending is stuck.
 const MOST: u32 = 1_000;
 
 #[derive(Debug, Clone, Copy)]

@@ -60,8 +60,8 @@ pub async fn fp_1_nothing_is_judged_while_the_holder_runs(s: &Subject) {
 }
 
 impl Subject {
-    /// Whether the record has a fingerprint; `None` if there is no record, or if the store cannot
-    /// be inspected. While a holder runs, only an operator can see the fingerprint.
+    /// Returns whether the record has a fingerprint; `None` if there is no record, or if the store
+    /// cannot be inspected. While a holder runs, only an operator can see the fingerprint.
     async fn keeps_fingerprint(&self, id: &Identity) -> Option<bool> {
         if !self.can_inspect() {
             return None;

@@ -29,7 +29,7 @@ impl Subject {
         self.store().force(id, req).await.expect("the intervention should succeed")
     }
 
-    /// A caller whose lease is over, and its token.
+    /// Returns a caller whose lease is over, and its token.
     async fn dead(&self, id: &Identity) -> (StoreCaller, FencingToken) {
         let holder = self.caller(id).with_fingerprint(1).called("dead");
         let token = granted(holder.acquire(self.short()).await).token;
@@ -37,7 +37,7 @@ impl Subject {
         (holder, token)
     }
 
-    /// A caller that has completed, and its token.
+    /// Returns a caller that has completed, and its token.
     async fn done(&self, id: &Identity) -> (StoreCaller, FencingToken) {
         let holder = self.caller(id).with_fingerprint(1).called("done");
         let token = granted(holder.acquire(LONG).await).token;

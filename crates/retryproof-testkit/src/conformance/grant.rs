@@ -166,7 +166,7 @@ pub async fn ctx_2_a_lease_may_be_longer_than_its_ttl(s: &Subject) {
 }
 
 impl Subject {
-    /// The longest duration that the store can keep.
+    /// Returns the longest duration that the store can keep.
     pub(super) fn store_limit(&self) -> Duration {
         use retryproof_core::IdempotencyStore as _;
         self.store().profile().max_duration

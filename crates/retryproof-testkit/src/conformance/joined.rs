@@ -8,7 +8,7 @@ use retryproof_core::{IdempotencyStore as _, Identity};
 use crate::ledger::Deed;
 use crate::subject::Subject;
 
-/// The state of the record, and how many rows the application has committed.
+/// Returns the state of the record, and how many rows the application has committed.
 async fn left(s: &Subject, id: &Identity) -> (&'static str, u64) {
     let rows =
         s.joined().expect("the store under test should offer transactions to join").rows().await;

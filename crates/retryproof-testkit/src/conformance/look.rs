@@ -68,7 +68,7 @@ pub async fn acq_8_look_and_replay_write_nothing(s: &Subject) {
     assert_eq!(completer.complete(b"done").await, FencedWrite::Applied);
     let stats = s.store().stats().await.expect("the stats should be readable");
     let writes = s.writes().await.expect("the store under test should offer a count of its writes");
-    assert_ne!(writes, first, "the number should change with each write");
+    assert_ne!(writes, first, "the count of writes should change with each write");
     for _ in 0..20 {
         is_absent(s.caller(&absent).peek().await);
         is_busy(s.caller(&held).peek().await);

@@ -89,7 +89,7 @@ impl fmt::Display for Need {
 }
 
 impl Subject {
-    /// Whether the subject meets this need.
+    /// Returns whether the subject meets this need.
     pub(crate) fn offers(&self, need: Need) -> bool {
         let largest = self.store().profile().max_value;
         match need {

@@ -27,7 +27,7 @@ impl Subject {
         panic!("the purge does not end; it has deleted {gone} records so far");
     }
 
-    /// Whether an operator still sees the record; `None` if the store cannot be inspected.
+    /// Returns whether an operator still sees the record; `None` if the store cannot be inspected.
     async fn is_kept(&self, id: &retryproof_core::Identity) -> Option<bool> {
         if !self.can_inspect() {
             return None;

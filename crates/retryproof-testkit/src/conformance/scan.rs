@@ -24,7 +24,7 @@ impl Subject {
         if records < 1_000 { 7 } else { 500 }
     }
 
-    /// The pages of a scan.
+    /// Returns the pages of a scan.
     fn pages(&self, limit: usize) -> Pages {
         Pages { store: self.store().clone(), limit, after: None, is_over: false }
     }

@@ -22,7 +22,7 @@ fn secret() -> IdentitySecret {
     IdentitySecret::new("s".repeat(32)).expect("32 bytes are enough")
 }
 
-/// Two handles on a store with hashed identities.
+/// Returns two handles on a store with hashed identities.
 async fn handles(s: &Subject) -> [SharedStore; 2] {
     let open = async |migrates| {
         let setup = StoreSetup { name: s.store_name("s"), secret: Some(secret()), migrates };

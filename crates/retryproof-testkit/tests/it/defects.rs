@@ -10,8 +10,8 @@ use retryproof_testkit::conformance::{Time, cases, run};
 
 use crate::flawed::{ALL, Defect, subject};
 
-/// The names of the cases that the defective store fails. They are computed once, because several
-/// tests use them.
+/// Returns the names of the cases that the defective store fails. The names are computed once,
+/// because several tests use them.
 fn caught(defect: Defect) -> Vec<&'static str> {
     static KNOWN: Mutex<Option<HashMap<Defect, Vec<&'static str>>>> = Mutex::new(None);
     if let Some(known) = KNOWN.lock().as_ref().and_then(|known| known.get(&defect)) {

@@ -214,7 +214,7 @@ struct Record {
     corrupt: bool,
 }
 
-/// A subject with everything that the kit can use.
+/// Returns a subject with everything that the kit can use.
 pub(crate) fn subject(defect: Defect) -> Subject {
     let clock = ManualClock::new();
     let (data, changes) = (Arc::<Data>::default(), Arc::<Notify>::default());
@@ -424,7 +424,7 @@ impl Flawed {
         FencingToken::new(if falls { 1_000_000 - drawn } else { drawn })
     }
 
-    /// The note that a grant leaves in the record.
+    /// Returns the note that a grant leaves in the record.
     fn note(
         &self,
         name: &Name,
@@ -451,7 +451,7 @@ impl Flawed {
         }
     }
 
-    /// How often the key was taken over, including a grant of this request.
+    /// Returns how often the key was taken over, including a grant of this request.
     fn takeovers(&self, found: Option<&Record>, req: &AcquireRequest) -> u16 {
         let count = match found {
             Some(record) if record.value.is_none() => {
@@ -981,7 +981,7 @@ impl Force for Flawed {
 }
 
 impl Flawed {
-    /// The answer to an intervention that changes nothing.
+    /// Returns the answer to an intervention that changes nothing.
     fn refused(&self, name: &Name, req: &ForceRequest, now: Instant) -> Result<Option<Forced>> {
         let records = self.records();
         let Some(record) = records.get(name) else {
@@ -1012,7 +1012,7 @@ impl Flawed {
 }
 
 impl Flawed {
-    /// The owner of an identity in progress.
+    /// Returns the owner of an identity in progress.
     pub(crate) fn holder(&self, id: &Identity) -> Option<OwnerId> {
         let records = self.records();
         records

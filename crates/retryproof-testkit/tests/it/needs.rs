@@ -11,7 +11,8 @@ fn bare() -> Subject {
     Subject::of(MemoryStore::new()).build()
 }
 
-/// Whether a subject with only the contract meets the case's needs, on a runtime whose clock runs.
+/// Returns whether a subject with only the contract meets the case's needs, on a runtime whose
+/// clock runs.
 fn met(case: &Case) -> bool {
     case.needs.iter().all(|need| [Need::LargeValues, Need::ClockApart].contains(need))
 }

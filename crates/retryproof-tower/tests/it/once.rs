@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One run per key, and what is stored of it.
+//! Each job runs once per key, and its receipt is stored.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! tower's contract: only a service that has reported that it is ready is called, and not a clone
-//! of it.
+//! tower's contract: the layer calls only a service that has reported that it is ready, and never a
+//! clone of that service.
 
 use std::future::{Ready, poll_fn, ready};
 use std::task::{Context, Poll};

@@ -64,14 +64,14 @@ pub(crate) fn engine() -> IdempotencyEngine {
     IdempotencyEngine::new(MemoryStore::new())
 }
 
-/// The extractor of the tests.
+/// Returns the scope and the key of a job: the extractor of the tests.
 pub(crate) fn by_id(job: &Job) -> (&'static str, String) {
     ("jobs", job.id.clone())
 }
 
 pub(crate) type Jobs = BoxCloneSyncService<Job, Receipt, JobError>;
 
-/// A service that takes `time` for a job, behind `layer`.
+/// Returns a service that takes `time` for a job, behind `layer`.
 pub(crate) fn slow<L>(layer: &L, runs: &Runs, time: Duration) -> Jobs
 where
     L: Layer<Jobs>,

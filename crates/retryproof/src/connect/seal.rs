@@ -112,7 +112,7 @@ async fn seals_with(_: &IdempotencyConfig) -> Result<Seals> {
     Err(without())
 }
 
-/// Where the table of keys is.
+/// The location of the table of keys.
 #[cfg(feature = "seal")]
 enum KeysLocation<'a> {
     File(&'a str),
@@ -136,7 +136,7 @@ fn place(config: &IdempotencyConfig) -> Result<KeysLocation<'_>> {
     }
 }
 
-/// The server in the URL `postgres://…`.
+/// Returns the server that the URL `postgres://…` names.
 #[cfg(feature = "seal-postgres")]
 fn server(config: &IdempotencyConfig, url: &str) -> Result<Box<PostgresConfig>> {
     let refuse = |message: &'static str| Err(Error::new(ErrorKind::Config, message));
@@ -158,7 +158,7 @@ fn server(config: &IdempotencyConfig, url: &str) -> Result<Box<PostgresConfig>> 
     Ok(Box::new(keys))
 }
 
-/// The path in the URL `sqlite:FILE`. No message repeats a URL (ID-4).
+/// Returns the path in the URL `sqlite:FILE`. No message repeats a URL (ID-4).
 #[cfg(feature = "seal")]
 fn file<'a>(config: &IdempotencyConfig, url: &'a str) -> Result<&'a str> {
     let usable = |path: &&str| !path.is_empty() && !path.contains('?') && *path != ":memory:";
@@ -179,14 +179,15 @@ fn file<'a>(config: &IdempotencyConfig, url: &'a str) -> Result<&'a str> {
     Ok(path)
 }
 
-/// The path in the URL of a SQLite file, as the store reads it.
+/// Returns the path in the URL of a SQLite file, as the store reads it.
 #[cfg(feature = "seal")]
 fn path_in(url: &str) -> Option<&str> {
     let path = url.strip_prefix("sqlite:")?;
     Some(path.strip_prefix("//").unwrap_or(path))
 }
 
-/// The absolute path without symbolic links, `.` and `..`, of a file that may not exist yet.
+/// Returns the absolute path without symbolic links, `.` and `..`, of a file that may not exist
+/// yet.
 #[cfg(feature = "seal")]
 fn whole(path: &str) -> Option<PathBuf> {
     let path = Path::new(path);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A joined transaction holds the file's only write lock (CMP-7). No other key loses its lease
-//! because of it, and only the transaction that was opened is committed.
+//! A joined transaction holds the file's only write lock (CMP-7). Even so, it costs no other key
+//! its lease, and no write of its action is committed separately.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ async fn cmp_7_run_1_a_long_joined_transaction_costs_no_other_key_its_lease() {
     assert!(failed.to_string().contains("longer leases"), "{failed}");
     assert_eq!(world.rows(), [""; 0], "its writes are gone");
     assert!(world.is_free("long").await);
-    // After the time of a whole lease, the holder still has its lease.
+    // Even after the duration of a whole lease, the holder still has its lease.
     sleep(2_000 * MS).await;
     assert!(live.lease().believed_held());
     let refused = world.engine.try_acquire(&ctx("live", 1_500 * MS)).await.unwrap();
@@ -88,7 +88,7 @@ async fn cmp_7_run_1_a_long_joined_transaction_costs_no_other_key_its_lease() {
     drop(live);
 }
 
-/// The store does not know the leases of other processes, so the application states them.
+/// The store does not know the leases of other processes, so the application sets a limit for them.
 #[tokio::test]
 async fn cmp_7_a_transactions_time_follows_the_shortest_lease_in_the_file() {
     let world = world();
@@ -110,7 +110,7 @@ async fn cmp_7_a_transactions_time_follows_the_shortest_lease_in_the_file() {
     assert_eq!(most(&source).await, 1_000 * MS, "an expired lease no longer counts");
 }
 
-/// An action that blocks cannot be dropped, so its result is refused at its end.
+/// An action that blocks cannot be dropped, so its result is refused when the action ends.
 #[test]
 fn cmp_7_a_blocking_action_that_took_too_long_leaves_neither() {
     let dir = Dir::new();
