@@ -35,21 +35,21 @@ pub use crate::protocol::decide::NoTx;
 pub use crate::protocol::stored::{COMMON_NAMES, StoredRecord};
 pub use crate::response::{FrameworkResponse, HandlerResponse};
 
-/// The name of the header that carries the key.
+/// Returns the name of the header that carries the key.
 #[must_use]
 pub fn key_header(filter: &IdempotencyFilter) -> &HeaderName {
     &filter.0.key_header
 }
 
-/// The filter's limit on a request body, in bytes.
+/// Returns the filter's limit on a request body, in bytes.
 #[must_use]
 pub fn max_body_bytes(filter: &IdempotencyFilter) -> usize {
     filter.0.web.max_body_bytes
 }
 
-/// The key under which a filter stores the record of the client's `key` (HTTP-16). `caller` is the
-/// name that the filter's hook returned, or `None` if the filter's callers share keys. The command
-/// `retryproof` looks for records under this key.
+/// Returns the key under which a filter stores the record of the client's `key` (HTTP-16). `caller`
+/// is the name that the filter's hook returned, or `None` if the filter's callers share keys. The
+/// command `retryproof` looks for records under this key.
 #[must_use]
 pub fn stored_key(caller: Option<&str>, key: &str) -> String {
     let caller = match caller {

@@ -65,7 +65,7 @@ pub(crate) struct PreparedRequest {
 pub struct GrantedRequest {
     pub(crate) request: PreparedRequest,
     pub(crate) lease: Lease,
-    /// The same lease, to end it; `None` after the function that ends it has taken it.
+    /// The same lease, for the function that ends it; `None` after that function has taken it.
     pub(crate) held: Option<HeldLease>,
     /// The span of the call; disabled if no subscriber records it.
     pub(crate) span: Span,
@@ -115,7 +115,7 @@ impl CallMark {
         Self(Arc::new(CallState { filter, route, version, key, lease, switches, layered, tx }))
     }
 
-    /// The route of the call.
+    /// Returns the route of the call.
     pub(crate) fn route(&self) -> &Route {
         &self.0.route
     }
@@ -128,7 +128,7 @@ impl CallMark {
         &self.0.filter.0
     }
 
-    /// The switches that the policy sets.
+    /// Returns the switches that the policy sets.
     pub(crate) fn switches(&self) -> PolicySwitches {
         self.0.switches
     }
@@ -162,7 +162,7 @@ impl CallMark {
         self.0.key.as_str()
     }
 
-    /// The lease of the call.
+    /// Returns the lease of the call.
     #[must_use]
     pub fn lease(&self) -> &Lease {
         &self.0.lease
@@ -209,7 +209,7 @@ impl<R> RunningCall<R> {
         &self.granted.request.context
     }
 
-    /// The fields of the handler's response that need special treatment.
+    /// Returns the fields of the handler's response that need special treatment.
     pub(crate) fn fields(&self) -> SpecialFields {
         self.fields
     }

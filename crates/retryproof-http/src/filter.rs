@@ -201,7 +201,7 @@ impl fmt::Debug for IdempotencyFilter {
 }
 
 impl Inner {
-    /// The settings that the decision table depends on.
+    /// Returns the settings that the decision table depends on.
     pub(crate) fn settings(&self) -> DecisionSettings<'_> {
         DecisionSettings {
             required: self.web.required,
@@ -211,7 +211,7 @@ impl Inner {
         }
     }
 
-    /// The next value of the counter that makes `Retry-After` vary (HTTP-14).
+    /// Returns the next value of the counter that makes `Retry-After` vary (HTTP-14).
     pub(crate) fn ticket(&self) -> u32 {
         self.ticket.fetch_add(1, Ordering::Relaxed)
     }

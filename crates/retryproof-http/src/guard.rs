@@ -48,8 +48,8 @@ pub enum AdmitOutcome {
 }
 
 impl GuardPolicy {
-    /// The policy of a layer on this filter. Warns once if the filter's fate hook overrides the
-    /// policy's choice of stored statuses (HTTP-19).
+    /// Returns the policy of a layer on this filter. Warns once if the filter's fate hook overrides
+    /// the policy's choice of stored statuses (HTTP-19).
     #[must_use]
     pub fn layer(filter: &IdempotencyFilter, policy: Policy) -> Self {
         let layer = Self::Layer(policy);

@@ -21,16 +21,17 @@ pub trait RequestHead {
     /// Path and query, as the client sent them (FP-3).
     fn target(&self) -> &str;
 
-    /// The matched route, for the default scope; `None` if no router matched a route (HTTP-16).
+    /// Returns the matched route, for the default scope; `None` if no router matched a route
+    /// (HTTP-16).
     fn template(&self) -> Option<RouteTemplate<'_>>;
 
     /// Whether the router found no route (HTTP-1).
     fn is_unmatched(&self) -> bool;
 
-    /// An extension of the request.
+    /// Returns a copy of the request's extension of the type `T`, if there is one.
     fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
 
-    /// The route by which an inner guard recognises the request (HTTP-15).
+    /// Returns the route by which an inner guard recognises the request (HTTP-15).
     fn route(&self) -> Route {
         Route::new(self.method().clone(), self.target())
     }
@@ -42,7 +43,7 @@ pub trait AdmittedHead: RequestHead {
     /// the `http` crate, and returns the hook's result.
     fn caller(&self, hook: &CallerHook) -> CallerFuture;
 
-    /// The limit on the request's body: `max`, or the application's limit if it is smaller
+    /// Returns the limit on the request's body: `max`, or the application's limit if it is smaller
     /// (HTTP-4).
     fn body_limit(&mut self, max: usize) -> usize {
         max
@@ -81,7 +82,7 @@ type Template = axum::extract::MatchedPath;
 type Template = std::convert::Infallible;
 
 impl Route {
-    /// The route of a request in a framework with its own request type.
+    /// Creates the route of a request in a framework with its own request type.
     pub(crate) fn new(method: Method, target: &str) -> Self {
         Self { method, template: None, target: RouteTarget::Text(target.into()) }
     }
@@ -108,7 +109,7 @@ impl Route {
         &self.method
     }
 
-    /// The path and query that are fingerprinted.
+    /// Returns the path and query that are fingerprinted.
     pub(crate) fn target(&self) -> &str {
         match &self.target {
             RouteTarget::Uri(target) => target.as_ref().map_or("", PathAndQuery::as_str),
@@ -142,9 +143,9 @@ impl<'a> HttpHead<'a> {
         self.target_uri().path_and_query().map_or("", PathAndQuery::as_str)
     }
 
-    /// The target as the client sent it. axum keeps this target when nested routers strip a prefix.
-    /// If the kept target does not end with the request's own path, the extensions were copied from
-    /// another request. In that case, returns the request's own target.
+    /// Returns the target as the client sent it. axum keeps this target when nested routers strip a
+    /// prefix. If the kept target does not end with the request's own path, the extensions were
+    /// copied from another request. In that case, returns the request's own target.
     fn target_uri(self) -> &'a Uri {
         #[cfg(feature = "axum")]
         if let Some(axum::extract::OriginalUri(original)) = self.extensions.get()

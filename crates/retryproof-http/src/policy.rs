@@ -190,25 +190,25 @@ impl Policy {
         self
     }
 
-    /// The named scope; `None` means that method and route are the scope.
+    /// Returns the named scope; `None` means that method and route are the scope.
     #[must_use]
     pub const fn scope(&self) -> Option<&'static str> {
         self.scope
     }
 
-    /// The ttl; `None` means the configured default.
+    /// Returns the ttl; `None` means the configured default.
     #[must_use]
     pub const fn ttl(&self) -> Option<Duration> {
         self.ttl
     }
 
-    /// The lease; `None` means the configured default.
+    /// Returns the lease; `None` means the configured default.
     #[must_use]
     pub const fn lease(&self) -> Option<Duration> {
         self.lease
     }
 
-    /// The wait timeout; `None` means the configured default.
+    /// Returns the wait timeout; `None` means the configured default.
     #[must_use]
     pub const fn wait_timeout(&self) -> Option<Duration> {
         self.wait_timeout

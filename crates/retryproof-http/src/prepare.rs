@@ -125,8 +125,8 @@ fn body_limit(admitted: &AdmittedRequest, head: &mut impl AdmittedHead, body: &i
     }
 }
 
-/// The hasher for a body that arrives in several frames; `None` if the algorithm needs the whole
-/// body.
+/// Returns the hasher for a body that arrives in several frames; `None` if the algorithm needs the
+/// whole body.
 fn hasher_for(admitted: &AdmittedRequest, head: &impl RequestHead) -> Option<FingerprintHasher> {
     match &admitted.filter.0.fingerprint {
         FingerprintMethod::BuiltIn(
@@ -205,7 +205,8 @@ fn context_of<H: AdmittedHead>(
         .map_err(|error| Box::new(ResponseContext::of_head(&filter.0, head).fail(&error)))
 }
 
-/// The default scope, such as `POST /orders/{}`, or `pay.v1.Payments/Charge` for a gRPC method.
+/// Returns the default scope, such as `POST /orders/{}`, or `pay.v1.Payments/Charge` for a gRPC
+/// method.
 fn default_scope(head: &impl RequestHead) -> Result<Scope, Error> {
     match head.template() {
         Some(RouteTemplate::Path(template)) => {
@@ -223,8 +224,8 @@ fn default_scope(head: &impl RequestHead) -> Result<Scope, Error> {
 /// ID-3. The key then has at most 3 + 1 + 240 + 1 + 255 = 500 bytes.
 const MAX_PLAIN_CALLER: usize = 240;
 
-/// A route's default scope: the method, and the template without the names of its parameters. A
-/// record stays valid if a parameter is renamed: `POST /orders/{id}/{*rest}` becomes
+/// Returns a route's default scope: the method, and the template without the names of its
+/// parameters. A record stays valid if a parameter is renamed: `POST /orders/{id}/{*rest}` becomes
 /// `POST /orders/{}/{*}`.
 fn scope_of_route(method: &str, template: &str) -> String {
     let mut scope = String::with_capacity(method.len() + 1 + template.len());

@@ -126,7 +126,7 @@ where
 }
 
 impl CommitFailure {
-    /// The outcome that the engine reports for the call (RUN-7), if it is already decided.
+    /// Returns the outcome that the engine reports for the call (RUN-7), if it is already decided.
     fn served(self) -> Served {
         match self {
             Self::RolledBack => Served::Failed,
@@ -413,7 +413,7 @@ fn with_stored_fields<R, T>(
     then(&stored_lines(call, &edited, &connection, SensitiveFields::Stored))
 }
 
-/// The lines of `fields` to store, in the response's order (HTTP-8, HTTP-9).
+/// Returns the lines of `fields` to store, in the response's order (HTTP-8, HTTP-9).
 fn stored_lines<'a, R>(
     call: &RunningCall<R>,
     fields: &'a HeaderMap,

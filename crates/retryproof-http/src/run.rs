@@ -204,8 +204,8 @@ fn is_stored<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
     call.filter().switches.stores(scope, call.mark().switches(), status.as_u16())
 }
 
-/// Gets the fate of a response without a mark from the filter's hook. If the hook panics, the
-/// response is stored, so that the work does not run again.
+/// Returns the fate that the filter's hook chooses for a response without a mark. If the hook
+/// panics, the response is stored, so that the work does not run again.
 fn fate_from_hook(hook: &FateHook, parts: &Parts) -> AnswerFate {
     catch_panic(|| hook(parts)).unwrap_or_else(|_| {
         tracing::error!(

@@ -90,7 +90,7 @@ pub enum Served {
 }
 
 impl Served {
-    /// The name for logs and metrics.
+    /// Returns the name for logs and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -109,7 +109,7 @@ impl Served {
         }
     }
 
-    /// The value for a request that was refused with this code.
+    /// Returns the value for a request that was refused with this code.
     pub(crate) fn of_problem(code: Code) -> Self {
         match code {
             Code::FingerprintMismatch => Self::Mismatch,

@@ -57,13 +57,13 @@ impl Switches {
         configured.or(policy.stored).is_none_or(|stored| stored.stores(status))
     }
 
-    /// The status of the problem `fingerprint-mismatch` (HTTP-20).
+    /// Returns the status of the problem `fingerprint-mismatch` (HTTP-20).
     pub(crate) fn mismatch_status(&self, scope: &Scope, policy: PolicySwitches) -> u16 {
         let configured = self.of(scope).and_then(|own| own.mismatch_status);
         configured.or(policy.mismatch_status).unwrap_or(Code::FingerprintMismatch.status())
     }
 
-    /// The members that the fingerprints of this scope leave out (FP-5).
+    /// Returns the members that the fingerprints of this scope leave out (FP-5).
     #[inline]
     pub(crate) fn ignored(&self, scope: &Scope) -> Option<&Arc<IgnoredMembers>> {
         self.of(scope)?.ignored.as_ref()

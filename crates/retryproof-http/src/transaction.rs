@@ -149,7 +149,8 @@ impl PreGrant {
 }
 
 impl CallMark {
-    /// The call's transaction (CMP-7); `None` if the call has a transaction of a different type.
+    /// Returns the call's transaction (CMP-7); `None` if the call has a transaction of a different
+    /// type.
     #[must_use]
     pub fn tx<T: Send + 'static>(&self, joined: &JoinedEngine<T>) -> Option<GuardedTx<T>> {
         GuardedTx::of_call(self, joined)

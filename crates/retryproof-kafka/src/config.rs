@@ -168,7 +168,7 @@ impl KafkaListenerBuilder {
     /// Sets how many times the work on a message can be tried before the message becomes a dead
     /// letter. The default is 5. A message counts towards
     /// [`partition_concurrency`](Self::partition_concurrency) until it is answered. With the
-    /// default of 1, all later messages of the partition wait for it.
+    /// default concurrency of 1, all later messages of the partition wait for this message.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts.max(1);
         self

@@ -53,7 +53,7 @@ impl Delivery {
         Self(Arc::new(Inner { message, call }))
     }
 
-    /// The key that [`key_header`](crate::KafkaListenerBuilder::key_header) or
+    /// Returns the key that [`key_header`](crate::KafkaListenerBuilder::key_header) or
     /// [`key`](crate::KafkaListenerBuilder::key) found.
     ///
     /// # Errors
@@ -62,10 +62,10 @@ impl Delivery {
         self.0.call.key()
     }
 
-    /// The context for the call that handles the message: the listener's scope, lease, ttl and wait
-    /// timeout, and the message's key. Unless [`any_body`](crate::KafkaListenerBuilder::any_body)
-    /// is set, the context also has the fingerprint of the body, so a redelivery with a different
-    /// body is rejected (FP-1).
+    /// Returns the context for the call that handles the message: the listener's scope, lease, ttl
+    /// and wait timeout, and the message's key. Unless
+    /// [`any_body`](crate::KafkaListenerBuilder::any_body) is set, the context also has the
+    /// fingerprint of the body, so a redelivery with a different body is rejected (FP-1).
     ///
     /// # Errors
     /// Same as for [`key`](Self::key).
@@ -90,14 +90,14 @@ impl Delivery {
         json(self.payload())
     }
 
-    /// The body. If the message has no body, which is possible in a compacted topic, the slice is
-    /// empty.
+    /// Returns the body. If the message has no body, which is possible in a compacted topic, the
+    /// slice is empty.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.0.message.payload().unwrap_or_default()
     }
 
-    /// The text of the header `name`. Bytes that are not UTF-8 are replaced by `U+FFFD`.
+    /// Returns the text of the header `name`. Bytes that are not UTF-8 are replaced by `U+FFFD`.
     ///
     /// # Panics
     /// Panics inside rdkafka (0.39) if a header's name is not UTF-8. In a handler, the panic counts
@@ -107,27 +107,27 @@ impl Delivery {
         header(&self.0.message, name)
     }
 
-    /// The topic from which the message was read.
+    /// Returns the topic from which the message was read.
     #[must_use]
     pub fn topic(&self) -> &str {
         self.0.message.topic()
     }
 
-    /// The number of the message's partition.
+    /// Returns the number of the message's partition.
     #[must_use]
     pub fn partition(&self) -> i32 {
         self.0.message.partition()
     }
 
-    /// The message's offset in its partition.
+    /// Returns the message's offset in its partition.
     #[must_use]
     pub fn offset(&self) -> i64 {
         self.0.message.offset()
     }
 
-    /// The message itself, with Kafka's own key, timestamp and headers. Iterating over the headers
-    /// panics inside rdkafka (0.39) if a header's name is not UTF-8. In a handler, the panic counts
-    /// as a failed attempt.
+    /// Returns the message itself, with Kafka's own key, timestamp and headers. Iterating over the
+    /// headers panics inside rdkafka (0.39) if a header's name is not UTF-8. In a handler, the
+    /// panic counts as a failed attempt.
     #[must_use]
     pub fn message(&self) -> &OwnedMessage {
         &self.0.message

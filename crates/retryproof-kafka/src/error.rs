@@ -4,13 +4,14 @@
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use retryproof_core::{Error, ErrorKind};
 
-/// The error for an invalid setting of the listener.
+/// Returns the error for an invalid setting of the listener.
 pub(crate) fn invalid_setting(message: &'static str) -> Error {
     Error::new(ErrorKind::Config, message)
 }
 
-/// The error for a client setting that librdkafka rejects. The error names the setting, but omits
-/// librdkafka's own error. That error contains the setting's value, which can be a password (ID-4).
+/// Returns the error for a client setting that librdkafka rejects. The error names the setting, but
+/// omits librdkafka's own error. That error contains the setting's value, which can be a password
+/// (ID-4).
 pub(crate) fn invalid_client_setting(error: KafkaError) -> Error {
     let setting = match &error {
         KafkaError::ClientConfig(_, _, name, _) => name.clone(),
@@ -19,7 +20,7 @@ pub(crate) fn invalid_client_setting(error: KafkaError) -> Error {
     invalid_setting("librdkafka rejected the value of a client setting").with("setting", setting)
 }
 
-/// The error for a client that cannot continue.
+/// Returns the error for a client that cannot continue.
 pub(crate) fn client_failed(error: KafkaError, operation: &'static str) -> Error {
     Error::new(ErrorKind::Unexpected, "the Kafka client failed and cannot continue")
         .during(operation)

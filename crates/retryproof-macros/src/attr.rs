@@ -39,7 +39,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The argument with this name.
+    /// Returns the argument with this name.
     pub(crate) fn get(&self, name: &str) -> Option<&Arg> {
         self.given.iter().find(|arg| arg.name == name)
     }

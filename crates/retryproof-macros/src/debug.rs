@@ -197,7 +197,7 @@ const OPERATORS: [&str; 17] = [
     "&=", "%=",
 ];
 
-/// The whole operator that begins with `first`.
+/// Returns the whole operator that begins with `first`.
 fn joined(first: Punct, tokens: &mut Tokens) -> String {
     let mut operator = String::from(first.as_char());
     let mut spacing = first.spacing();

@@ -65,7 +65,7 @@ fn refused(errors: Errors, item: impl ToTokens) -> TokenStream {
     quote!(#errors #item)
 }
 
-/// The path of the library in the expansion.
+/// Returns the path of the library in the expansion.
 fn private(root: Option<&Path>) -> TokenStream {
     match root {
         Some(root) => quote!(#root::__private),

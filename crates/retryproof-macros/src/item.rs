@@ -36,13 +36,13 @@ impl Parse for AnnotatedFunction {
 }
 
 impl AnnotatedFunction {
-    /// Another `#[idempotent]` below the one being expanded.
+    /// Returns another `#[idempotent]` below the one being expanded.
     pub(crate) fn second(&self) -> Option<&Attribute> {
         self.attrs.iter().find(|attr| is_idempotent(attr))
     }
 
-    /// The function as written, without another `#[idempotent]` and without the marks on its
-    /// arguments. This form is emitted next to an error.
+    /// Returns the function as written, without another `#[idempotent]` and without the marks on
+    /// its arguments. This form is emitted next to an error.
     pub(crate) fn without_second(mut self) -> Self {
         self.attrs.retain(|attr| !is_idempotent(attr));
         for input in &mut self.sig.inputs {
@@ -52,7 +52,7 @@ impl AnnotatedFunction {
         self
     }
 
-    /// The arguments that carry a mark.
+    /// Returns the arguments that carry a mark.
     pub(crate) fn marked(&self, mark: &'static str) -> impl Iterator<Item = &FnArg> {
         self.sig.inputs.iter().filter(move |input| is_marked(input, mark))
     }

@@ -18,7 +18,7 @@ fn idempotent(arguments: TokenStream, item: TokenStream) -> TokenStream {
     crate::expand::idempotent(Framework::Axum, arguments, item)
 }
 
-/// The messages of an expansion, in order.
+/// Returns the messages of an expansion, in order.
 fn messages(arguments: &str, item: &str) -> Vec<String> {
     let expansion =
         idempotent(arguments.parse().expect("tokens"), item.parse().expect("tokens")).to_string();

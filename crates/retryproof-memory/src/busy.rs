@@ -19,7 +19,7 @@ use crate::wait::Ended;
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(crate) struct Extra {
     pub(crate) note: Option<HolderNote>,
-    /// How often the key has been taken over since it was last free.
+    /// How many times the key has been taken over since it was last free.
     pub(crate) takeovers: u16,
     /// The fingerprint of the grant, if requests are compared in flight. A COMPLETE record stores
     /// its fingerprint elsewhere.
@@ -124,17 +124,17 @@ impl Busy {
         (before, self.extra_size())
     }
 
-    /// How often the key has been taken over since it was last free.
+    /// Returns how many times the key has been taken over since it was last free.
     pub(crate) fn takeovers(&self) -> u16 {
         self.extra.as_ref().map_or(0, |extra| extra.takeovers)
     }
 
-    /// The note about the holder.
+    /// Returns the note about the holder.
     pub(crate) fn note(&self) -> Option<HolderNote> {
         HolderNote::of_owner(self.extra.as_ref()?.note_bytes(), self.owner)
     }
 
-    /// The lease, as reported to another caller; `None` if the lease has ended.
+    /// Returns the lease, as reported to another caller; `None` if the lease has ended.
     pub(crate) fn live(&self, now: Instant) -> Option<LiveLease> {
         (self.expires > now).then(|| {
             let remaining = self.expires.saturating_duration_since(now);
@@ -142,7 +142,7 @@ impl Busy {
         })
     }
 
-    /// The fingerprint of the grant, if requests are compared in flight.
+    /// Returns the fingerprint of the grant, if requests are compared in flight.
     pub(crate) fn fingerprint(&self) -> Option<&Fingerprint> {
         self.extra.as_ref()?.fingerprint.as_ref()
     }
@@ -156,14 +156,14 @@ impl Busy {
         })
     }
 
-    /// The earliest time at which a purge can delete this record.
+    /// Returns the earliest time at which a purge can delete this record.
     #[inline]
     pub(crate) fn due(&self) -> Instant {
         self.expires.max(after(self.granted, self.ttl))
     }
 
-    /// The bytes that an IN_PROGRESS record takes, without its slot and its [`Extra`]. They include
-    /// the key's bytes, although the record shares the key with the caller.
+    /// Returns the bytes that an IN_PROGRESS record takes, without its slot and its [`Extra`]. They
+    /// include the key's bytes, although the record shares the key with the caller.
     #[inline]
     pub(crate) fn size_with(key: &Key) -> u64 {
         (size_of::<Self>() + key.expose().len() + 16) as u64
@@ -199,13 +199,13 @@ impl BusySlab {
         Self { places: Chunked::new(), free: NONE, len: 0 }
     }
 
-    /// How many records are in progress.
+    /// Returns how many records are in progress.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// The number of entries, including free ones.
+    /// Returns the number of entries, including free ones.
     pub(crate) fn places(&self) -> u32 {
         self.places.len()
     }

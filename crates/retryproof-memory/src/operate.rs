@@ -64,7 +64,7 @@ impl Inspect for MemoryStore {
     }
 }
 
-/// A cursor that names the next slot to check.
+/// Returns a cursor that names the next slot to check.
 fn cursor(shard: u32, slot: u32) -> ScanCursor {
     ScanCursor::new([shard.to_be_bytes(), slot.to_be_bytes()].concat())
 }

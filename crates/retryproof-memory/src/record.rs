@@ -122,18 +122,18 @@ impl Done {
         self.0.len() - self.parts().fingerprint.end
     }
 
-    /// How often the key was taken over before the record was completed.
+    /// Returns how many times the key was taken over before the record was completed.
     pub(crate) fn takeovers(&self) -> u16 {
         let extra = self.0.get(self.parts().extra).and_then(|extra| extra.first_chunk());
         extra.map_or(0, |count| u16::from_le_bytes(*count))
     }
 
-    /// The note about the holder that completed the record.
+    /// Returns the note about the holder that completed the record.
     pub(crate) fn note(&self) -> Option<HolderNote> {
         note(&self.0, self.parts())
     }
 
-    /// The bytes of the allocation, including the two reference counts of its `Arc`.
+    /// Returns the bytes of the allocation, including the two reference counts of its `Arc`.
     #[inline]
     pub(crate) fn size(&self) -> u64 {
         self.0.len() as u64 + 16
@@ -214,7 +214,7 @@ impl View<'_> {
         usize::from(u16::from_le_bytes([self.header[KEY_LEN], self.header[KEY_LEN + 1]]))
     }
 
-    /// The fingerprint's length, with the bit [`HAS_EXTRA`].
+    /// Returns the fingerprint's length, with the bit [`HAS_EXTRA`].
     #[inline(always)]
     fn lengths(&self) -> u8 {
         self.header[FINGERPRINT_LEN]

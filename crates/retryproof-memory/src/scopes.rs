@@ -54,7 +54,7 @@ impl Scopes {
         (kept.address == text.as_ptr().addr() && kept.len == text.len()) || kept.is_same(scope)
     }
 
-    /// The scope with the number `at`.
+    /// Returns the scope with the number `at`.
     pub(crate) fn get(&self, at: u32) -> Option<&Scope> {
         self.places.get(at as usize)?.scope.as_ref()
     }

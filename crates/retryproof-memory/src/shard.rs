@@ -530,7 +530,8 @@ mod tests {
         assert_eq!((shard.scopes.len(), shard.counts()), (0, (0, 0, 0)));
     }
 
-    /// A shard with two records, one in progress and one complete. Returns their owners.
+    /// Creates a shard with two records, one in progress and one complete. Returns the shard and
+    /// the owners of the records.
     fn two(time: &StoreTime, budget: &Budget, ids: &[Identity; 2]) -> (Shard, [OwnerId; 2]) {
         let mut shard = Shard::new(1, 0, time.ahead());
         let owners = [OwnerId::new(), OwnerId::new()];

@@ -84,13 +84,13 @@ impl Table {
         self.len
     }
 
-    /// The number of slots that are empty, but still in the wheel.
+    /// Returns the number of slots that are empty, but still in the wheel.
     #[inline]
     pub(crate) fn parked(&self) -> u32 {
         self.parked
     }
 
-    /// The first slot of the chain for this hash, or [`NONE`].
+    /// Returns the first slot of the chain for this hash, or [`NONE`].
     #[inline(always)]
     pub(crate) fn chain(&self, hash: u32) -> u32 {
         self.buckets.get(self.bucket(hash)).copied().unwrap_or(NONE)

@@ -59,8 +59,9 @@ impl World {
         ready(self.store.complete(&self.id, owner, &done)).unwrap()
     }
 
-    /// A waiting caller: acquires, and sleeps until the record changes while another caller holds
-    /// it. Returns whether it was granted; if so, it completes the key.
+    /// Acts as a waiting caller: acquires the key, and sleeps while another caller holds it. After
+    /// a grant, completes the key and returns `true`; returns `false` if the key was already
+    /// complete.
     fn wait_and_take(&self) -> bool {
         let owner = OwnerId::new();
         loop {
@@ -97,7 +98,7 @@ fn identity(key: &str) -> Identity {
     Identity::of("loom", key).unwrap()
 }
 
-/// The result of a call that never waits.
+/// Returns the result of a call that never waits.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

@@ -89,7 +89,7 @@ impl Measurements for FacadeMeasurements {
         self.histogram(series).record(took.as_secs_f64());
     }
 
-    /// A size of 4 GiB or more counts as 4 GiB, which is above the last bucket.
+    /// Records a size. A size of 4 GiB or more counts as 4 GiB, which is above the last bucket.
     fn size(&self, series: &Series, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.histogram(series).record(f64::from(bytes));

@@ -170,7 +170,7 @@ impl MysqlConfig {
     }
 
     /// Sets the name of the record table. The name must match `[A-Za-z_][A-Za-z0-9_]{0,47}`
-    /// (STO-3), which `connect` and `migrate` check. Default `retryproof_records`.
+    /// (STO-3), which `connect` and `migrate` check. The default is `retryproof_records`.
     #[must_use]
     pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();
@@ -180,7 +180,7 @@ impl MysqlConfig {
     /// Sets how many connections the store may open, from 2 to 10,000. The store opens them on
     /// demand, and does not share them with the application. A quarter of them, and at least one,
     /// is reserved for the heartbeats, completions and releases of holders. Holders therefore keep
-    /// their leases in a rush of new calls (RUN-2). Default 16.
+    /// their leases in a rush of new calls (RUN-2). The default is 16.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.max_connections =
@@ -189,16 +189,16 @@ impl MysqlConfig {
     }
 
     /// Sets how long opening a connection may take. A call stops waiting for a new connection at
-    /// its own time limit. If the connection opens later, another call uses it. Default 3 s.
+    /// its own time limit. If the connection opens later, another call uses it. The default is 3 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Sets how long a call may take, including the wait for a free connection. Default 4 s. This
+    /// Sets how long a call may take, including the wait for a free connection. The default of 4 s
     /// is less than the engine's default `operation-timeout`, so the store ends a slow call first.
-    /// Its error names what the call waited for (STO-5). If you raise the engine's
+    /// The error then names what the call waited for (STO-5). If you raise the engine's
     /// `operation-timeout`, raise this limit too.
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
@@ -235,7 +235,7 @@ impl MysqlConfig {
         self
     }
 
-    /// How many of the connections are reserved for holders.
+    /// Returns how many of the connections are reserved for holders.
     pub(crate) fn reserved(&self) -> usize {
         (self.max_connections / 4).max(1)
     }

@@ -166,7 +166,7 @@ impl Connection {
     }
 }
 
-/// The failure for a connection that did not open in time.
+/// Returns the failure for a connection that did not open in time.
 pub(crate) fn not_in_time() -> Failure {
     Failure {
         recovery: Recovery::ReconnectForNextCall,

@@ -55,7 +55,7 @@ impl From<Error> for Failure {
 const TLS: &str = "TLS handshake failed; check that the server offers TLS and that its \
      certificate is signed by a CA that this host trusts or that is in `ssl-ca`";
 
-/// The error for a value of `bytes` bytes on a server that accepts at most `limit` (CMP-9).
+/// Returns the error for a value of `bytes` bytes on a server that accepts at most `limit` (CMP-9).
 pub(crate) fn too_large(bytes: usize, limit: usize) -> Error {
     Error::new(
         ErrorKind::TooLarge,
@@ -133,7 +133,7 @@ pub(crate) fn classify_at_connect(error: sqlx_core::Error) -> Failure {
     Failure { recovery, error: Error::new(kind, message).because(error) }
 }
 
-/// The server's error number, if the error comes from the server.
+/// Returns the server's error number, if the error comes from the server.
 pub(crate) fn number(error: &sqlx_core::Error) -> Option<u16> {
     let server = error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?;
     Some(server.number())

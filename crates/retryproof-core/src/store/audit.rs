@@ -21,7 +21,8 @@ use crate::panics::caught;
 )]
 pub trait Audit: IdempotencyStore {
     /// Appends an entry, with the time of the store's clock. The entry is committed when the call
-    /// returns. [`SharedStore::append_audit`] has checked its bounds.
+    /// returns. [`SharedStore::append_audit`] has already checked that every store can keep the
+    /// entry.
     ///
     /// A dropped call may have appended the entry. If the answer of the server is lost, the store
     /// may send the entry again, so the table may contain it twice.
@@ -31,8 +32,9 @@ pub trait Audit: IdempotencyStore {
     fn append(&self, entry: &AuditEntry) -> impl Future<Output = Result<()>> + Send;
 
     /// Reads one page of entries, the newest first. A page starts at the newest entry, or after the
-    /// cursor that the previous page returned. It reads about `limit` entries, but at least one, and
-    /// no more than the store's own limit. The store never counts the entries before a page.
+    /// cursor that the previous page returned. The call reads about `limit` entries, but at least
+    /// one, and no more than the store's own limit. The store never counts the entries before a
+    /// page.
     ///
     /// # Errors
     /// `Invalid` for a cursor that the store cannot read; `Schema` if the table is missing;
@@ -103,7 +105,7 @@ impl AuditEntry {
         }
     }
 
-    /// Says which record the request is about, and which token the operator named.
+    /// Sets the record that the request is about, and the token that the operator named.
     #[must_use]
     pub fn with_record(mut self, id: Identity, token: FencingToken) -> Self {
         self.record = Some((id, token));

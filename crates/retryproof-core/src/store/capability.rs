@@ -78,8 +78,8 @@ pub struct RecordSummary {
     pub has_fingerprint: bool,
     /// The time since the last grant by the store's clock, or `None` if it is unknown.
     pub granted_ago: Option<Duration>,
-    /// How often the key was taken over since it was last free, or `None` if it is unknown. The
-    /// count stops at 32,767.
+    /// How many times the key has been taken over since it was last free, or `None` if the number
+    /// is unknown. The count stops at 32,767.
     pub takeovers: Option<u16>,
     /// The note about the holder that was granted the lease last (REC-2).
     pub holder: Option<HolderNote>,
@@ -120,8 +120,8 @@ impl RecordSummary {
         self
     }
 
-    /// The time since the last heartbeat, or since the grant if there was no heartbeat; `None` if
-    /// the record is complete, its lease is over, or the length of its lease is unknown.
+    /// Returns the time since the last heartbeat, or since the grant if there was no heartbeat;
+    /// `None` if the record is complete, its lease is over, or the length of its lease is unknown.
     #[must_use]
     pub fn last_beat_ago(&self) -> Option<Duration> {
         let left = self.remaining.filter(|_| self.state == RecordState::InProgress)?;

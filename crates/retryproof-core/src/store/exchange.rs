@@ -30,7 +30,7 @@ pub struct AcquireRequest {
     /// Decides whether two fingerprints can be compared. `None` if no fingerprints are compared in
     /// flight (FP-6).
     pub(crate) comparable: Option<Comparable>,
-    /// Hides the fingerprint, if the store has sealed results (SEAL-6).
+    /// The mask that hides the fingerprint, if the store has sealed results (SEAL-6).
     mask: Option<FingerprintMask>,
 }
 
@@ -61,8 +61,8 @@ impl AcquireRequest {
     }
 
     /// Whether this request certainly differs from the request of a live holder with the
-    /// fingerprint `held`. If an acquire finds another holder, the store passes the answer to
-    /// [`LiveLease::with_mismatch`]. The answer is `false` if this request [compares
+    /// fingerprint `held`. If an acquire finds another holder, the store passes the returned value
+    /// to [`LiveLease::with_mismatch`]. The value is `false` if this request [compares
     /// nothing](Self::compares_in_flight), if a fingerprint is missing, or if the two fingerprints
     /// cannot be compared (FP-6).
     #[must_use]
@@ -87,7 +87,7 @@ impl AcquireRequest {
         self
     }
 
-    /// The caller's fingerprint as the caller computed it.
+    /// Returns the caller's fingerprint as the caller computed it.
     pub(crate) fn revealed_fingerprint(&self) -> Option<Fingerprint> {
         match &self.mask {
             None => self.fingerprint,
@@ -116,7 +116,7 @@ impl AcquireRequest {
 pub struct Grant {
     /// The token, greater than every earlier token of this identity (ACQ-10).
     pub token: FencingToken,
-    /// The time until the lease ends by the store's clock, which is the requested length.
+    /// The time left on the lease by the store's clock. It equals the requested length.
     pub remaining: Duration,
     /// Whether the grant took over another owner's expired lease (ACQ-12). A grant after a release,
     /// or for a COMPLETE record past its ttl, is not a takeover. If the same owner repeats its

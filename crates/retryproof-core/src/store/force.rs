@@ -217,8 +217,8 @@ impl ForceRequest {
     }
 }
 
-/// The owner id of a resolve: 128 bits of a hash. A caller who can compute the id already knows the
-/// result. The id owns only complete records, which no owner can change.
+/// Returns the owner id of a resolve, 128 bits of a hash. A caller that can compute the id already
+/// knows the result. The id owns only complete records, which no owner can change.
 fn resolver(id: &Identity, token: FencingToken, value: &[u8]) -> OwnerId {
     let mut hash = Sha256::new();
     let (scope, key) = (id.scope().as_str().as_bytes(), id.key().expose().as_bytes());

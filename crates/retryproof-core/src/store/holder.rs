@@ -32,8 +32,8 @@ const TRACE: usize = 24;
 
 /// Describes the holder of a lease: the label of its process, the length of its lease, and the
 /// trace to which its call belongs. The engine writes a note for each grant, and the store keeps
-/// the note's bytes unchanged with the record (REC-2). If the store is in the memory of this
-/// process, only a call with a trace writes a note.
+/// the note's bytes unchanged with the record (REC-2). For a store in the memory of this process,
+/// the engine writes a note only if the call has a trace.
 ///
 /// ```
 /// use std::time::Duration;
@@ -55,7 +55,7 @@ const TRACE: usize = 24;
 // compiler to inline.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HolderNote {
-    /// Zeros follow the first `len` bytes.
+    /// The note in the first `len` bytes, followed by zeros.
     bytes: [u8; Self::MAX_BYTES],
     len: usize,
 }
@@ -66,7 +66,7 @@ pub struct HolderNote {
 pub struct TraceContext {
     /// The trace.
     pub trace_id: [u8; 16],
-    /// The span inside the trace.
+    /// The id of the call's span in the trace.
     pub span_id: [u8; 8],
     /// Whether the trace is recorded.
     pub sampled: bool,
@@ -119,7 +119,7 @@ impl HolderNote {
         self.len = end;
     }
 
-    /// The bytes for a store to keep.
+    /// Returns the bytes for a store to keep.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -132,15 +132,16 @@ impl HolderNote {
         self.bytes[0] > VERSION
     }
 
-    /// The label of the process that took the lease; `None` if the note has no label or cannot be
-    /// read.
+    /// Returns the label of the process that took the lease; `None` if the note has no label or
+    /// cannot be read.
     #[must_use]
     pub fn label(&self) -> Option<&str> {
         let at = if self.flags()? & TRACED == 0 { HEADER } else { HEADER + TRACE };
         std::str::from_utf8(self.as_bytes().get(at..)?).ok().filter(|label| !label.is_empty())
     }
 
-    /// The length of the lease as requested at the grant; `None` if the note cannot be read.
+    /// Returns the length of the lease as requested at the grant; `None` if the note cannot be
+    /// read.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
         self.flags()?;
@@ -148,8 +149,8 @@ impl HolderNote {
         Some(Duration::from_millis(u32::from_le_bytes(*bytes).into()))
     }
 
-    /// The trace of the call that took the lease; `None` if the call had no trace or the note
-    /// cannot be read.
+    /// Returns the trace of the call that took the lease; `None` if the call had no trace or the
+    /// note cannot be read.
     #[must_use]
     pub fn trace(&self) -> Option<TraceContext> {
         let flags = self.flags()?;
@@ -185,13 +186,14 @@ impl fmt::Debug for HolderNote {
     }
 }
 
-/// Returns the last bytes of an owner id, which the note contains. The first bytes would not
-/// distinguish owners: they are the same in all ids that a process creates for its own memory.
+/// Returns the last bytes of an owner id, the part that the note contains. The first bytes would
+/// not distinguish owners: they are the same in all ids that a process creates for its memory
+/// store.
 fn end_of_owner(owner: &OwnerId) -> &[u8] {
     &owner.as_bytes()[12..]
 }
 
-/// The end of `text`, at most `limit` bytes long and cut between two characters.
+/// Returns the end of `text`, at most `limit` bytes long and cut between two characters.
 fn end_of(text: &str, limit: usize) -> &str {
     let from = text.len().saturating_sub(limit);
     let from = (from..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
@@ -221,7 +223,7 @@ mod tests {
         assert_eq!(note.label(), None);
     }
 
-    /// The owners that a process creates for its own memory differ only in their last bytes.
+    /// The owner ids that a process creates for its memory store differ only in their last bytes.
     #[test]
     fn rec_2_owners_of_one_process_have_separate_notes() {
         let (first, second) = (OwnerId::of_this_process(), OwnerId::of_this_process());

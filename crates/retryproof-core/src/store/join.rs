@@ -2,10 +2,10 @@
 //! Joining the caller's transaction (CMP-7): the interface between a store and a database driver.
 //!
 //! This crate does not depend on a database driver. A store that keeps its records in a SQL
-//! database implements [`Join`]. The trait returns the completion as one SQL statement, fenced by
-//! owner. A driver's transaction runs that statement through [`TxPort`]. The record then commits
-//! together with the business writes, or not at all. [`TxSource`] and [`OwnedTx`] let the engine
-//! open and end the transaction itself.
+//! database implements [`Join`]. Through this trait, the store returns its completion as one SQL
+//! statement, fenced by owner. A driver's transaction runs that statement through [`TxPort`]. The
+//! record then commits together with the business writes, or not at all. [`TxSource`] and
+//! [`OwnedTx`] let the engine open and end the transaction itself.
 //!
 //! Each driver trait takes the store's [`Dialect`] as a parameter. The parameter prevents a
 //! statement for one database from running in a transaction on another. It also allows a store
@@ -154,8 +154,8 @@ pub trait TxPort<D: Dialect> {
             for another driver, implement `OwnedTx`"
 )]
 pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
-    /// How long an action may keep the transaction open, measured from the opening. `None`, the
-    /// default, means no limit.
+    /// Returns how long an action may keep the transaction open, measured from the opening. `None`,
+    /// the default, means no limit.
     ///
     /// Set a limit for a database in which an open transaction delays the heartbeats of other keys,
     /// such as SQLite with its single writer. If an async action takes longer, the engine drops the

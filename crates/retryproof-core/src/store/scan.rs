@@ -205,7 +205,7 @@ impl ScopeStats {
         self.scopes.iter().map(|(scope, counts)| (scope.as_str(), counts))
     }
 
-    /// The number of records that this version cannot read.
+    /// Returns the number of records that this version cannot read.
     #[must_use]
     pub fn unreadable(&self) -> u64 {
         self.unreadable

@@ -425,7 +425,7 @@ impl SharedStore {
 
     /// Seals the results that engines on this store record, and opens them for replays (SEAL-1).
     /// Call this method on the outermost store: engines seal, not the store itself. Records that
-    /// were written before are still read.
+    /// were stored before, without a sealer, can still be read.
     ///
     /// # Errors
     /// [`Config`](ErrorKind::Config) if the store has plain identities. The names of subjects, and
@@ -552,8 +552,8 @@ impl SharedStore {
         Ok(join)
     }
 
-    /// Returns the type-erased store without its capabilities. If this store has hashed identities,
-    /// the calls of the returned store hash them too (ID-5).
+    /// Returns the type-erased store without its capabilities. If this store hashes identities, the
+    /// returned store hashes them too (ID-5).
     #[must_use]
     pub fn as_dyn(&self) -> Arc<dyn DynStore> {
         Arc::clone(&self.store)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The steps of annotated functions that need an engine.
+//! Tests of annotated functions that need an engine.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use retryproof_memory::MemoryStore;
 
 struct Orders;
 
-/// The path of a generic type is known only at run time, so a path that is too long is an error of
-/// the call.
+/// The path of a generic type is known only at run time, so a path that is too long makes the call
+/// fail.
 #[tokio::test]
 async fn ann_4_id_3_a_path_longer_than_a_scope_is_an_error() {
     let long = "p".repeat(256);

@@ -42,7 +42,7 @@ struct Inner {
     /// Whether the store leaves acquires and peeks unanswered.
     silent: AtomicBool,
     purges: AtomicUsize,
-    /// How many batches of expired records are left; each takes a second.
+    /// How many batches of expired records are left; purging a batch takes a second.
     backlog: AtomicUsize,
 }
 
@@ -174,7 +174,7 @@ async fn cmp_9_a_store_that_takes_no_tombstone_at_all_is_not_asked_for_ever() {
     );
 }
 
-/// A round that ends within its interval logs nothing. A longer round logs a warning after one
+/// A purge that ends within its interval logs nothing. A longer purge logs a warning after one
 /// interval, and another one after two.
 #[tokio::test(start_paused = true)]
 async fn sto_4_a_purge_that_does_not_keep_up_says_so() {
@@ -228,7 +228,7 @@ async fn acq_6_a_first_look_that_outlasts_the_wait_is_the_last_one() {
 
 #[tokio::test(start_paused = true)]
 async fn acq_6_a_store_that_says_late_that_nothing_changed_costs_a_waiter_one_call_and_not_two() {
-    // The last look of a waiter is an acquire, or a peek if it has no permit.
+    // A waiter's last look at the record is an acquire, or a peek if the waiter has no permit.
     for busy in [false, true] {
         // The delay is just within the time limit of one call.
         let store = awkward(1_000, false, OPERATION - 10 * MS);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A heartbeat that is under way: the end of a lease waits for it, but it is cut off if the store
-//! does not answer.
+//! A heartbeat in flight when a lease is ended: the end waits for the heartbeat, but cuts it off if
+//! the store does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +82,7 @@ async fn run_3_a_completion_and_a_release_wait_for_the_beat_under_way() {
     }
 }
 
-/// How long each failed beat took.
+/// Records how long each failed beat took.
 #[derive(Debug, Default)]
 struct FailedBeats(Mutex<Vec<Duration>>);
 

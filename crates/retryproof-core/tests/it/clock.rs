@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A clock of the application that uses the engine whenever the engine reads it.
+//! An application's clock that calls the engine whenever the engine reads the clock.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use retryproof_core::clock::{Clock, Instant, SystemClock};
 use retryproof_core::{Acquisition, IdempotencyContext, IdempotencyEngine, Lease};
 use retryproof_memory::MemoryStore;
 
-/// A clock that calls a lease's `remaining` the next time it is read.
+/// A clock that calls a lease's `remaining` the next time the clock is read.
 #[derive(Debug, Clone, Default)]
 struct CuriousClock(Arc<Mutex<Option<Lease>>>);
 

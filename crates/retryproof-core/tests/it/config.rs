@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CFG-1: every key from both sources, which values each refuses, and what the messages show and
-//! hide.
+//! CFG-1: every key from both sources, which values each key refuses, and what the messages show
+//! and hide.
 //!
 //! This file is over 400 lines long because every key has a row here.
 

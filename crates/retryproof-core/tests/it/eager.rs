@@ -18,7 +18,7 @@ use tokio::time::sleep;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// One engine on a store that answers at once, and one on a distant store.
+/// Creates two engines: one on a store that answers at once, and one on a distant store.
 fn engines() -> [IdempotencyEngine; 2] {
     let far = SlowStore::new(MemoryStore::new(), MS, MS);
     [IdempotencyEngine::new(MemoryStore::new()), IdempotencyEngine::new(SharedStore::new(far))]
@@ -43,7 +43,7 @@ fn value() -> Payload {
 type Ending = Pin<Box<dyn Future<Output = ()> + Send>>;
 type EndLease = fn(HeldLease) -> Ending;
 
-/// Every way to end a lease: its name, its call, and whether it leaves a record.
+/// The ways to end a lease: the name and the call of each, and whether it leaves a record.
 const ENDINGS: [(&str, EndLease, bool); 4] = [
     ("complete", |held| over(held.complete(value())), true),
     ("tombstone", |held| over(held.complete_tombstone(Tombstone::new())), true),

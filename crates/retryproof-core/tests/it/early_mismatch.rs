@@ -28,7 +28,7 @@ struct World {
     counters: Arc<Counters>,
 }
 
-/// An engine on a store whose calls are counted, or on the bare memory store.
+/// Creates an engine on a store whose calls are counted, or on the bare memory store.
 fn world(is_counted: bool) -> World {
     let (faults, counters) = (Faults::none(), Counters::new());
     let store = if is_counted {

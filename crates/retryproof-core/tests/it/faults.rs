@@ -78,7 +78,7 @@ impl Lab {
         Self { engine, store, faults, log, counters, runs: Arc::default() }
     }
 
-    /// An engine of another process, on the same records, with a store that does not fail.
+    /// Creates an engine of another process, on the same records, with a store that does not fail.
     fn elsewhere(&self) -> IdempotencyEngine {
         IdempotencyEngine::new(self.store.clone())
     }
@@ -98,7 +98,7 @@ impl Lab {
         self.runs.load(Ordering::SeqCst)
     }
 
-    /// The number of completions that took effect.
+    /// Returns the number of completions that took effect.
     fn completions(&self) -> usize {
         self.log.count_of(|call| {
             call.operation == Operation::Complete && call.said == Said::Fenced(FencedWrite::Applied)
@@ -108,7 +108,7 @@ impl Lab {
     /// Checks that nothing is left running after every call has ended.
     async fn is_at_rest(&self) {
         self.faults.clear();
-        // Background work is finished within the length of the lease.
+        // Background work ends within the length of a lease.
         sleep(2 * LEASE).await;
         let activity = self.engine.activity();
         assert_eq!((activity.running, activity.waiting, activity.beating), (0, 0, 0));
@@ -175,7 +175,7 @@ impl Ended {
 
     /// Checks that the outcome is true (S10 of the history checker). For `Executed`, this call ran
     /// the action once. For `Replayed` and `InFlight`, it did not run the action, unless its
-    /// completion was refused. For a store error before the action, it ran nothing.
+    /// completion was refused. If the store failed before the action, this call ran nothing.
     #[track_caller]
     fn is_true(&self, what: &str) {
         let runs = match &self.result {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! ID-5: a store with hashed identities, below an engine.
+//! ID-5: an engine on a store with hashed identities.
 
 use std::time::Duration;
 
@@ -77,8 +77,8 @@ async fn id_5_logs_and_debug_output_show_the_digest_that_the_store_keeps() {
     }
 }
 
-/// The action sees its key, and the keys of its own calls do not depend on the secret: a service
-/// that moves to a new store with hashed identities still protects its downstream calls.
+/// The action sees its key in plain form, and the keys of its downstream calls do not depend on the
+/// secret: a service that moves to a new store with hashed identities still protects these calls.
 #[tokio::test(start_paused = true)]
 async fn id_5_an_action_sees_its_key() {
     let derived = async |store: SharedStore| {

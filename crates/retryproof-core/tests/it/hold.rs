@@ -55,7 +55,7 @@ async fn a_downstream_key_is_the_same_in_each_run_and_differs_by_step_and_key() 
     assert!(first.iter().all(|key| key.len() == 64), "{first:?}");
 }
 
-/// Makes a call, whose value says whether it took over.
+/// Makes a call whose value says whether the call was a takeover.
 async fn attempt(
     engine: &IdempotencyEngine,
     key: &str,

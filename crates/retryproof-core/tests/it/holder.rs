@@ -30,7 +30,8 @@ impl Watched {
         IdempotencyEngine::builder(SharedStore::builder(self.clone()).with_inspect().build())
     }
 
-    /// The notes of the acquires so far. Checks that each note names the owner of its request.
+    /// Returns the notes of the acquires so far, and checks that each note names the owner of its
+    /// request.
     fn notes(&self) -> Vec<Option<HolderNote>> {
         let requests = self.requests.lock();
         requests

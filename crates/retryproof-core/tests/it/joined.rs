@@ -324,7 +324,8 @@ fn world() -> World {
 }
 
 impl World {
-    /// The terminal events; each lease must have one.
+    /// Returns how many leases were completed, failed and lost, and checks that each lease ended
+    /// once.
     fn ends(&self) -> (u64, u64, u64) {
         let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
         assert_eq!(acquired, completed + failed + lost, "each lease ends once");
@@ -340,7 +341,7 @@ impl World {
             .await
     }
 
-    /// The phases reported since the last call.
+    /// Returns the phases reported since the last call.
     fn phases(&self) -> Vec<Phase> {
         std::mem::take(&mut *self.db.0.phases.lock().unwrap())
     }
@@ -830,7 +831,7 @@ async fn run_5_cmp_7_a_shutdown_waits_for_releases_in_the_background() {
     assert!(tokio::time::timeout(30 * MS, sleeping).await.is_err());
     assert_eq!(engine.shutdown(LONG).await, 0);
     assert!(world.db.log().contains(&"release"), "of the dropped call");
-    // A shutdown also waits for the release of a completion that was refused within its
+    // A shutdown also waits for the release that follows a completion refused within its
     // transaction.
     let world = self::world();
     let (refused, mut tx) = (held(&world, "k").await, world.db.begin().await.unwrap());
@@ -923,12 +924,12 @@ fn cmp_7_the_blocking_form_does_the_same() {
     assert!(!by_hand("e", false).in_doubt().unwrap(), "the record is not there");
 }
 
-/// A joined engine whose scope is switched off.
+/// Creates a joined engine whose scope is switched off.
 fn world_off() -> World {
     world_of(ScopeConfig { enabled: Some(false), ..ScopeConfig::default() })
 }
 
-/// A joined engine whose scope has these settings.
+/// Creates a joined engine whose scope has these settings.
 fn world_of(scope: ScopeConfig) -> World {
     let (db, counters) = (Db::default(), Counters::new());
     let mut config = IdempotencyConfig::default();

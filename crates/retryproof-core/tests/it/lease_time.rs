@@ -28,7 +28,8 @@ async fn granted(engine: &IdempotencyEngine) -> HeldLease {
     }
 }
 
-/// An engine on a store that executes each call at once, but whose answer arrives [`BACK`] later.
+/// Creates an engine on a store that executes each call at once, but whose answer arrives [`BACK`]
+/// later.
 fn far(faults: &Faults) -> (IdempotencyEngine, CallLog) {
     let log = CallLog::new();
     let near = Recorder::new(MemoryStore::new(), log.clone());

@@ -32,8 +32,8 @@ async fn inner(engine: &IdempotencyEngine, key: &str) -> (Outcome<u32>, Duration
 async fn acq_14_a_call_inside_its_own_key_is_in_flight_at_once() {
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let outer = engine.execute(ctx("k"), || async {
-        // The inner call is in flight at once, also after the action was suspended and inside the
-        // action of another key.
+        // The inner call returns `InFlight` at once, even after the action was suspended, and
+        // inside the action of another key.
         for _ in 0..2 {
             let (outcome, took) = inner(&engine, "k").await;
             assert!(matches!(outcome, Outcome::InFlight(_)), "{outcome:?}");
@@ -137,7 +137,7 @@ async fn expect_to_wait(engine: &IdempotencyEngine, key: &str) {
 }
 
 /// All calls run in one task, and the key stays held under the token of the ended action.
-/// Otherwise, the test could not notice that a trace of that action remains.
+/// Otherwise, the test could not notice that the task still remembers that action.
 #[tokio::test(start_paused = true)]
 async fn acq_14_a_panic_or_a_drop_leaves_no_trace() {
     let engine = IdempotencyEngine::new(MemoryStore::new());

@@ -259,8 +259,8 @@ async fn acq_13_what_waiters_keep_in_memory_has_a_bound_over_all_identities() {
     assert!(turned_away("b", usize::MAX).await, "no sum wraps around");
     assert!(!turned_away("b", 40).await, "exactly the bound waits");
     assert!(!turned_away("a", 0).await, "a waiter that keeps nothing waits");
-    // A wait returns its bytes however it ends. The first wait ends at its deadline, and the second
-    // is dropped.
+    // A wait gives back the bytes that it keeps, however it ends. The first wait ends at its
+    // deadline, and the second is dropped.
     let _ = first.await.unwrap();
     let second = tokio::spawn(keeping("a", 100));
     sleep(MS).await;

@@ -34,7 +34,8 @@ impl Told {
         (told, tracing::subscriber::set_default(subscriber))
     }
 
-    /// The outcomes since the last call, with the fields between the outcome and the durations.
+    /// Returns the outcomes since the last call, with the fields between the outcome and the
+    /// durations.
     pub(crate) fn outcomes(&self) -> Vec<String> {
         let text = String::from_utf8(std::mem::take(&mut *self.0.lock())).unwrap();
         let lines = text
@@ -43,7 +44,7 @@ impl Told {
         lines.map(Self::fields).collect()
     }
 
-    /// How many lines with this text were logged since the last call.
+    /// Returns how many lines with this text were logged since the last call.
     pub(crate) fn lines(&self, text: &str) -> usize {
         let logged = String::from_utf8(std::mem::take(&mut *self.0.lock())).unwrap();
         logged.lines().filter(|line| line.contains(text)).count()

@@ -40,7 +40,7 @@ impl Purge for Batches {
     }
 }
 
-/// An engine that purges every second.
+/// Creates an engine that purges every second.
 fn engine(answers: Vec<Result<usize>>) -> IdempotencyEngine {
     let store = Batches { answers: Mutex::new(answers), ..Batches::default() };
     let mut config = IdempotencyConfig::default();

@@ -26,7 +26,7 @@ impl Sink {
         (sink, tracing::subscriber::set_default(subscriber))
     }
 
-    /// What was logged since the last call.
+    /// Returns what was logged since the last call.
     pub(crate) fn take(&self) -> String {
         String::from_utf8(std::mem::take(&mut *self.0.lock())).unwrap()
     }

@@ -236,8 +236,8 @@ async fn seal_2_the_keys_open_no_circuit() {
     assert!(world.run(of("k")).await.unwrap().is_executed());
 }
 
-/// After the key of a subject is destroyed, its results cannot be opened in any scope. All other
-/// results can.
+/// After the key of a subject is destroyed, the subject's results cannot be opened in any scope.
+/// All other results can.
 #[tokio::test(start_paused = true)]
 async fn seal_3_each_subject_has_a_key() {
     let calls = [
@@ -286,7 +286,8 @@ fn seal_3_a_subject_prints_a_digest() {
     assert_eq!(shown, format!("DataSubject({digits})"));
 }
 
-/// A destroyed subject's old results are tombstones. A new call runs once, and leaves a tombstone.
+/// After the key of a subject is destroyed, the subject's old results are tombstones. A new call
+/// runs once, and leaves a tombstone.
 #[tokio::test(start_paused = true)]
 async fn seal_4_a_destroyed_subject_gets_tombstones_and_nothing_runs_twice() {
     let world = World::new();

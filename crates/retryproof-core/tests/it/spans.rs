@@ -85,7 +85,7 @@ impl Spans {
         (spans, tracing::subscriber::set_default(subscriber))
     }
 
-    /// The name of each span, with the name of its parent.
+    /// Returns the name of each span, with the name of its parent.
     pub(crate) fn parents(&self) -> Vec<(&'static str, Option<&'static str>)> {
         self.seen().iter().map(|span| (span.name, span.parent)).collect()
     }

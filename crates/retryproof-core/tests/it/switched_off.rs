@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CTX-5: a scope with `enabled = false` runs every call, calls no store, and reports it.
+//! CTX-5: in a scope with `enabled = false`, every call runs without the store, and is reported as
+//! unguarded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

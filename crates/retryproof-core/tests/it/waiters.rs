@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep, timeout};
 const MS: Duration = Duration::from_millis(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// An engine with this many permits, another process on the same records, and the log of the first
-/// engine's calls.
+/// Creates an engine with this many permits, an engine of another process on the same records, and
+/// a log of the first engine's calls.
 fn engines(max_running: usize) -> (IdempotencyEngine, IdempotencyEngine, CallLog) {
     let (store, log) = (SharedStore::from(MemoryStore::new()), CallLog::new());
     let mut config = IdempotencyConfig::default();
@@ -109,7 +109,7 @@ async fn run_5_a_permit_wakes_one_waiter_at_once() {
         }
         assert_eq!(log.count_of(|call| call.said == Said::Granted), 1, "{log:?}");
         assert!(log.entries().len() <= 2, "the others were left alone: {log:?}");
-        // The caller with the grant is the next to end; its permit then passes to another one.
+        // The caller with the grant is the next to end; its permit then passes to another caller.
         let at = waiters.iter().position(|waiter| waiter.is_finished()).unwrap();
         let (found, _) = waiters.swap_remove(at).await.unwrap().unwrap();
         let Acquisition::Granted(held) = found else { panic!("{found:?}") };

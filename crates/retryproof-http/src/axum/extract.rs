@@ -39,7 +39,8 @@ tokio::task_local! {
 pub struct IdempotencyKey(ClientKey);
 
 impl IdempotencyKey {
-    /// The decoded key. Do not log the key, because it can be personal data or a credential.
+    /// Returns the decoded key. Do not log the key, because it can be personal data or a
+    /// credential.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_str()
@@ -86,7 +87,7 @@ impl fmt::Debug for IdempotencyKey {
 pub struct Lease(LeaseCell);
 
 impl Lease {
-    /// The lease, or `None` before the grant. A handler never gets `None`.
+    /// Returns the lease, or `None` before the grant. A handler never gets `None`.
     #[must_use]
     pub fn get(&self) -> Option<&retryproof_core::Lease> {
         self.0.get()

@@ -14,9 +14,9 @@ use crate::protocol::key::ClientKey;
 /// endpoint can get before the lease is granted (ANN-6). The handles work only after the grant.
 pub struct PreGrant {
     key: ClientKey,
-    /// Created by the first lease extractor.
+    /// The handle to the lease, created by the first lease extractor.
     lease: Cell<Option<LeaseCell>>,
-    /// Created by the first transaction extractor.
+    /// The transaction, created by the first transaction extractor.
     tx: Cell<Option<Arc<dyn CallTransaction>>>,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Debug for PreGrant {
 pub struct LeaseCell(Arc<OnceLock<Lease>>);
 
 impl LeaseCell {
-    /// The lease; `None` before the grant.
+    /// Returns the lease; `None` before the grant.
     #[must_use]
     pub fn get(&self) -> Option<&Lease> {
         self.0.get()

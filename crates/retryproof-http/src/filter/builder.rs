@@ -65,9 +65,9 @@ impl FilterBuilder<NoCaller> {
         Self { settings, callers: NoCaller(()) }
     }
 
-    /// Adds the caller that the hook returns to every key (HTTP-16). An empty string also counts as
-    /// a caller. If the hook finds no caller, the request is refused with the problem
-    /// `caller-missing`: see [`challenge`](FilterBuilder::challenge).
+    /// Sets a hook that returns the caller of a request. The filter adds the caller to every key
+    /// (HTTP-16). An empty string also counts as a caller. If the hook finds no caller, the request
+    /// is refused with the problem `caller-missing`: see [`challenge`](FilterBuilder::challenge).
     ///
     /// The hook sees the request's head, with the extensions that outer layers and an annotated
     /// endpoint's extractors have put there. The hook runs inline, for every guarded request with a
@@ -156,10 +156,11 @@ impl FilterBuilder<NoCaller> {
 }
 
 impl FilterBuilder<CallerSet> {
-    /// Treats all requests for which the hook finds no caller as one caller. These requests share
-    /// keys, and see each other's responses. This caller is distinct from every named caller, and
-    /// from the callers of a filter with [`callers_share_keys`](FilterBuilder::callers_share_keys).
-    /// By default, a request without a caller is refused.
+    /// Treats all requests for which the hook finds no caller as requests of one caller. These
+    /// requests share keys, and see each other's responses. This caller is distinct from every
+    /// named caller, and from the callers of a filter with
+    /// [`callers_share_keys`](FilterBuilder::callers_share_keys). By default, a request without a
+    /// caller is refused.
     /// # When to use
     /// Use this setting for endpoints that guests also use, such as a checkout without an account,
     /// provided that guests generate random keys.

@@ -58,7 +58,7 @@ impl Callers {
         }
     }
 
-    /// The challenge to send when a request without a caller is refused.
+    /// Returns the challenge to send when a request without a caller is refused.
     pub(crate) fn challenge(&self) -> Option<&str> {
         match self {
             Self::Hook(_, Absent::Refused(Some(challenge))) => challenge.to_str().ok(),
@@ -78,8 +78,8 @@ pub(crate) enum CallerIdentity {
 }
 
 impl CallerIdentity {
-    /// The data subject of the response: the subject that the subject hook found, otherwise the
-    /// caller (SEAL-3). An `Err` is the response with which the hook refuses the request.
+    /// Returns the data subject of the response: the subject that the subject hook found, otherwise
+    /// the caller (SEAL-3). An `Err` is the response with which the hook refuses the request.
     pub(crate) fn subject(
         &self,
         found: Option<CallerFuture>,
@@ -227,8 +227,8 @@ pub enum Caller {
     Refused(Box<Response<Bytes>>),
 }
 
-/// Does not print the caller, because the name can identify a person, the data subject of sealed
-/// results (SEAL-3).
+/// Does not print the caller, because its name can identify a person, such as the data subject of a
+/// sealed result (SEAL-3).
 impl fmt::Debug for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -102,7 +102,7 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
         }
     }
 
-    /// The trailers, if the body was read to its end.
+    /// Returns the trailers, if the body was read to its end.
     pub(super) fn trailers(&self) -> Option<&HeaderMap> {
         self.first.trailers()
     }

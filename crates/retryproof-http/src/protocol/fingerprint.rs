@@ -98,8 +98,8 @@ impl fmt::Debug for RequestParts<'_> {
             setting `web.fingerprint`"
 )]
 pub trait FingerprintRequest: fmt::Debug + Send + Sync + 'static {
-    /// The byte that names the algorithm in each record: a constant from 128 to 255. Never reuse
-    /// the byte for another algorithm.
+    /// Returns the byte that names the algorithm in each record: a constant from 128 to 255. Never
+    /// reuse the byte for another algorithm.
     fn algorithm(&self) -> u8;
 
     /// Computes the digest. The digest must be the same in every process and version that shares

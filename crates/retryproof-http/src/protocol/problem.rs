@@ -7,7 +7,8 @@ use std::fmt::{self, Write as _};
 /// The `type` of a problem consists of this base and the problem's code.
 const TYPE_BASE: &str = "urn:retryproof:problem:";
 
-/// Why the filter refused or failed a request. The text form is stable, so clients can rely on it.
+/// Why the filter refused a request, or why a request failed. The text form is stable, so clients
+/// can rely on it.
 /// ```
 /// use retryproof_http::Code;
 ///
@@ -55,7 +56,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The stable code, which is the last part of the problem's `type`.
+    /// Returns the stable code, which is the last part of the problem's `type`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -78,8 +79,9 @@ impl Code {
         }
     }
 
-    /// The default status of the code. The statuses of `in-flight` and `fingerprint-mismatch` are
-    /// configurable, and `caller-missing` is 401 if the filter has a challenge.
+    /// Returns the default status of the code. The statuses of `in-flight` and
+    /// `fingerprint-mismatch` are configurable, and `caller-missing` is 401 if the filter has a
+    /// challenge.
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {

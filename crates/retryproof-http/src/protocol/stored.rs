@@ -208,7 +208,7 @@ where
     T: Iterator<Item = StoredLine<'a>> + Clone,
     B: Iterator<Item = &'a [u8]> + Clone,
 {
-    /// The exact length of the response's record.
+    /// Returns the exact length of the response's record.
     pub(crate) fn len(&self) -> usize {
         let body = self.body_len();
         4 + lines_len(self.headers.clone())

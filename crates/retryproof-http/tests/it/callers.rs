@@ -21,7 +21,7 @@ fn engine() -> IdempotencyEngine {
     IdempotencyEngine::new(MemoryStore::new())
 }
 
-/// An app with this hook, in which requests without a caller share their records.
+/// Creates an app with this hook, in which requests without a caller share their records.
 fn app<R: IntoCaller>(hook: impl Fn(&Parts) -> R + Send + Sync + 'static) -> (Router, Runs) {
     on(&IdempotencyFilter::builder(engine()).caller(hook).absent_callers_share().build().unwrap())
 }

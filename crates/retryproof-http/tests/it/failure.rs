@@ -35,8 +35,8 @@ fn filter_on(store: &Faulty, with: impl FnOnce(&mut IdempotencyConfig)) -> Idemp
     IdempotencyFilter::builder(engine(store, with)).callers_share_keys().build().unwrap()
 }
 
-/// A handler that takes as long as the request's body says (in ms) and answers with the number of
-/// its run.
+/// Creates an app whose handler takes as long as the request's body says (in ms) and answers with
+/// the number of its run.
 fn timed(filter: &IdempotencyFilter) -> (Router, Runs) {
     let runs = Runs::default();
     let handler = {
@@ -112,7 +112,8 @@ async fn http_14_other_store_errors_are_500_and_not_retryable() {
     assert_eq!(runs.count(), 0);
 }
 
-/// A filter on a store in which one identity is COMPLETE with `envelope` under `fingerprint`.
+/// Creates a filter on a store in which one identity is COMPLETE with `envelope` under
+/// `fingerprint`.
 async fn planted(envelope: Vec<u8>, fingerprint: Option<Fingerprint>) -> (Router, Runs, Faulty) {
     let store = Faulty::new();
     let identity = Identity::of("std", "-:k").unwrap();

@@ -28,7 +28,7 @@ use crate::world::{Annotated, Answer, Runs, STD, filter, filter_with, post, requ
 
 static POLICY: Policy = STD;
 
-/// A guarded route whose handler calls `answer` with the number of its run.
+/// Creates a guarded route whose handler calls `answer` with the number of its run.
 fn app<R>(
     filter: &IdempotencyFilter,
     answer: impl Fn(usize) -> R + Clone + Send + Sync + 'static,
@@ -119,7 +119,8 @@ async fn http_7_a_marked_hold_is_sent_unstored_and_the_lease_runs_out() {
     assert_eq!((busy.status, busy.code()), (StatusCode::CONFLICT, "in-flight"));
     assert_eq!(busy.header("retry-after"), Some("3"));
     assert_eq!(runs.count(), 1);
-    // Two seconds later, less than the wait is left of the lease, so the next duplicate takes over.
+    // Two seconds later, the lease ends before the next duplicate's wait does, so this duplicate
+    // takes over.
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(send(&app, post("/pay", "k", "")).await.text(), "done");
     assert_eq!(runs.count(), 2);
@@ -209,7 +210,7 @@ async fn http_7_a_panic_releases_and_is_raised_again_on_the_connection() {
     assert!(!first.is_replay());
     assert_eq!(send(&guarded, post("/pay", "k", "")).await.text(), "done");
     assert_eq!(runs.count(), 2);
-    // Without the layer that catches it, a panic reaches the connection's task.
+    // A panic reaches the connection's task, because no layer catches it here.
     let (app, _) = self::app(&filter(), |run| {
         assert!(run > 1, "canary {run}");
     });

@@ -19,7 +19,7 @@ use retryproof_memory::MemoryStore;
 pub(crate) enum Fault {
     /// Fails without an effect.
     Fails(ErrorKind),
-    /// Takes effect, but its answer is lost. This happens to the given number of calls; later calls
+    /// Takes effect, but the answer is lost. This happens to the given number of calls; later calls
     /// succeed.
     LosesAnswer(usize),
     /// Answers with this delay.
@@ -32,7 +32,7 @@ struct Script {
     calls: HashMap<&'static str, usize>,
 }
 
-/// The store that the module's page describes. Clones share one store.
+/// A memory store that counts its calls and fails as planned. Clones share one store.
 #[derive(Debug, Clone)]
 pub(crate) struct Faulty {
     inner: Arc<MemoryStore>,
@@ -58,7 +58,7 @@ impl Faulty {
         self.script.lock().faults.clear();
     }
 
-    /// The number of calls of each operation since the last call of this function.
+    /// Returns the number of calls of each operation since the last call of this function.
     pub(crate) fn calls(&self) -> Vec<(&'static str, usize)> {
         let mut calls: Vec<_> = self.script.lock().calls.drain().collect();
         calls.sort_unstable();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The path of a first execution and a replay, by layer and by annotated handler.
+//! A first execution and a replay, through a layer and through an annotated handler.
 
 use axum::Router;
 use axum::routing::post as on_post;

@@ -14,7 +14,7 @@ use crate::world::{Answer, Runs, STD, filter, filter_with, post, request, send};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A handler that takes `millis` and answers with the number of its run.
+/// Creates an app whose handler takes `millis` milliseconds and answers with the number of its run.
 fn slow(filter: &IdempotencyFilter, policy: Policy, millis: u32) -> (Router, Runs) {
     let runs = Runs::default();
     let handler = {

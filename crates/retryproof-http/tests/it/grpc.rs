@@ -36,7 +36,7 @@ enum Piece {
     Trailers(&'static [(&'static str, &'static str)]),
     Error,
     Panic,
-    /// Waits for a signal of the test.
+    /// Waits for a signal from the test.
     Wait(Arc<Notify>),
 }
 
@@ -80,7 +80,7 @@ impl http_body::Body for Script {
     }
 }
 
-/// A method that always answers with these frames, and counts its runs.
+/// Creates a method that always answers with these frames, and counts its runs.
 fn method(
     runs: &Runs,
     headers: &'static [(&'static str, &'static str)],

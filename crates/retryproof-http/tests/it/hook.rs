@@ -9,7 +9,7 @@ use retryproof_http::{AnswerFate, IdempotencyFilter};
 
 use crate::world::{Runs, STD, filter, post, send};
 
-/// An app whose filter has this hook.
+/// Creates an app whose filter has this hook.
 fn app(
     hook: impl Fn(&http::response::Parts) -> AnswerFate + Send + Sync + 'static,
     answer: fn() -> Response,

@@ -17,7 +17,7 @@ fn app(fingerprint: FingerprintMode) -> Router {
     Router::new().route("/pay", on_post(|| async { "paid" }).layer(filter.guard(STD)))
 }
 
-/// An array of numbers that takes `size` bytes.
+/// Creates an array of numbers that takes `size` bytes.
 fn numbers(size: usize) -> String {
     format!("[{}0]", "5e-324,".repeat(size / 7))
 }
@@ -43,7 +43,8 @@ async fn fp_3_canonical_json_of_a_large_body_is_made_off_the_async_worker() {
 #[tokio::test]
 async fn fp_3_where_canonical_json_is_made_changes_no_fingerprint() {
     let app = app(FingerprintMode::Json);
-    // The longer spelling of the document is so large that another thread makes its canonical form.
+    // The longer spelling of the document is so large that another thread computes its canonical
+    // form.
     let spelled = numbers(15_000).replace(',', " ,  ");
     assert_eq!(send(&app, post("/pay", "k", numbers(15_000))).await.text(), "paid");
     assert!(send(&app, post("/pay", "k", spelled.clone())).await.is_replay());

@@ -275,8 +275,8 @@ async fn http_15_a_request_made_in_process_to_another_path_of_the_same_route_is_
         any(move || async move { runs.run().to_string() }).layer(guard.clone())
     };
     let inner: Router = Router::new().route("/orders/{id}", order);
-    // Requests another order under another key, with a copy of all extensions except `MatchedPath`,
-    // which the inner router would extend.
+    // This handler requests another order under another key, with a copy of all extensions except
+    // `MatchedPath`, which the inner router would extend.
     let forward = |Extension(inner): Extension<Router>, request: Request| async move {
         let (mut parts, _) = request.into_parts();
         parts.uri = "/orders/2".parse().unwrap();

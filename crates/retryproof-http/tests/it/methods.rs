@@ -14,7 +14,7 @@ fn keyed(method: &str, path: &str) -> Request<axum::body::Body> {
     request(method.parse().unwrap(), path, KEY, "")
 }
 
-/// A router with nothing but `POST /refunds` behind the layer.
+/// Creates a router with nothing but `POST /refunds` behind the layer.
 fn refunds(policy: Policy) -> (Router, Runs) {
     let runs = Runs::default();
     let refund = {

@@ -15,7 +15,8 @@ use crate::world::{Annotated, Runs, STD, filter, filter_with, post, request, sen
 
 static MAIL: Policy = Policy::new("mail");
 
-/// An app that charges, then sends the request `mail` to `inner`, and returns its response.
+/// Creates an app whose handler charges, sends the request `mail` to `inner`, and returns the
+/// response of `inner`.
 fn charging(inner: &Router, mail: fn() -> Request<Body>) -> (Router, Runs) {
     let (runs, inner) = (Runs::default(), inner.clone());
     let order = {

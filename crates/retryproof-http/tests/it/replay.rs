@@ -20,7 +20,7 @@ fn app(
     Router::new().route("/pay", any(move || async move { answer() }).layer(filter.guard(STD)))
 }
 
-/// The first answer and its replay.
+/// Sends a request twice, and returns the first answer and its replay.
 async fn twice(app: &Router) -> (Answer, Answer) {
     let first = send(app, post("/pay", "k", "")).await;
     let again = send(app, post("/pay", "k", "")).await;
@@ -28,7 +28,7 @@ async fn twice(app: &Router) -> (Answer, Answer) {
     (first, again)
 }
 
-/// The header lines in order, without those that the filter adds to a replay.
+/// Returns the header lines in order, without those that the filter adds to a replay.
 fn lines(headers: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
     let added = ["idempotent-replayed", "cache-control"];
     headers
@@ -38,7 +38,7 @@ fn lines(headers: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
         .collect()
 }
 
-/// The field names in order, without the length that axum adds outside of the guard.
+/// Returns the field names in order, without the length that axum adds outside of the guard.
 fn names(headers: &HeaderMap) -> Vec<&str> {
     headers.keys().map(HeaderName::as_str).filter(|name| *name != "content-length").collect()
 }

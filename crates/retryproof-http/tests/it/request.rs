@@ -162,7 +162,7 @@ async fn http_3_where_keys_are_optional_a_keyless_request_passes_unbuffered() {
     assert_eq!(runs.count(), 1);
 }
 
-/// A body that stays pending as long as its other end exists.
+/// A body that stays pending as long as the other end of its stream exists.
 struct StreamOf(tokio::io::DuplexStream);
 
 impl http_body::Body for StreamOf {

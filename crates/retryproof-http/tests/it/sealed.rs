@@ -19,7 +19,7 @@ use retryproof_testkit::TestKeys;
 
 use crate::world::{Runs, STD, post, send};
 
-/// A service with these settings, on a store with sealed results.
+/// Creates a service with these settings, on a store with sealed results.
 fn app(store: &SharedStore, mode: FingerprintMode, ignored: &[&str]) -> (Router, Runs) {
     let mut config = IdempotencyConfig::default();
     config.web.fingerprint = mode;

@@ -155,7 +155,7 @@ impl World {
         Self::on(MemoryStore::new(), |_| {})
     }
 
-    /// A layer around a handler that does what the body says.
+    /// Creates a layer around a handler that does what the request's body says.
     fn layered(&self) -> Router {
         Router::new().route("/pay", any(handler).layer(self.filter.guard(QUICK)))
     }
@@ -195,7 +195,7 @@ impl http_body::Body for Breaks {
     }
 }
 
-/// What a layer outside of the guard reads from a response.
+/// Sends a request, and returns what a layer outside of the guard reads from the response.
 async fn served(app: &Router, request: Request<Body>) -> (Option<Served>, Option<Recorded>) {
     let Ok(response) = app.clone().oneshot(request).await;
     let extensions = response.extensions();
@@ -327,7 +327,7 @@ async fn http_18_run_8_a_run_that_was_taken_over_is_lost_and_an_unrecorded_one_u
     }
 }
 
-/// Expects this one outcome both in the log and at the observer.
+/// Returns the expected outcomes in the log and at the observer: this one outcome in each.
 fn both(outcome: &str) -> (Vec<String>, Vec<String>) {
     (vec![outcome.to_owned()], vec![outcome.to_owned()])
 }

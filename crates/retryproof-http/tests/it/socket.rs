@@ -113,8 +113,8 @@ impl Client {
     }
 }
 
-/// A handler that waits for a signal of the test, behind a layer that reports when the connection
-/// dropped its request.
+/// A handler that waits for a signal from the test, behind a layer that reports when the connection
+/// drops the request.
 #[derive(Clone)]
 struct Gate {
     runs: Runs,
@@ -302,7 +302,7 @@ impl http_body::Body for Pieces {
     }
 }
 
-/// An app whose handler answers with the length of the body.
+/// Creates an app whose handler answers with the length of the body.
 fn measuring(filter: &IdempotencyFilter) -> (Router, Runs) {
     let runs = Runs::default();
     let handler = {

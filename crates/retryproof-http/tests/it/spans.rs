@@ -55,14 +55,14 @@ impl Closed {
         (closed, tracing::subscriber::set_default(subscriber))
     }
 
-    /// The lines for spans that closed since the last call.
+    /// Returns the lines for spans that closed since the last call.
     fn take(&self) -> Vec<String> {
         let text = String::from_utf8(std::mem::take(&mut *self.0.lock())).unwrap();
         text.lines().filter(|line| line.contains(" close ")).map(str::to_owned).collect()
     }
 }
 
-/// The work of a handler, which opens the span `charge`.
+/// Does the work of a handler, and opens the span `charge`.
 async fn charge() -> &'static str {
     // The sleep suspends the handler, which then continues in a separate task.
     sleep(Duration::from_millis(1)).await;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bodies that are sent without being collected: those that are marked so, and those whose end
-//! takes too long (HTTP-7, HTTP-13).
+//! Bodies that are sent without being collected: those that are marked as streams, and those that
+//! take too long to end (HTTP-7, HTTP-13).
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -40,7 +40,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// A body of this many lines, or an endless one.
+    /// Creates a body of this many lines, or an endless one.
     fn ticks(self: &Arc<Self>, lines: Option<usize>) -> Body {
         Body::new(Ticks { timer: interval(TICK), left: lines, seen: Arc::clone(self) })
     }
@@ -73,14 +73,14 @@ impl http_body::Body for Ticks {
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(LINE)))))
     }
 
-    /// The length, if it is known.
+    /// Returns the length, if it is known.
     fn size_hint(&self) -> SizeHint {
         self.left
             .map_or_else(SizeHint::new, |left| SizeHint::with_exact((left * LINE.len()) as u64))
     }
 }
 
-/// A guarded route that answers with NDJSON, which the guard collects for at most a second.
+/// Creates a guarded route that answers with NDJSON, which the guard collects for at most a second.
 fn app(
     fate: AnswerFate,
     lines: Option<usize>,

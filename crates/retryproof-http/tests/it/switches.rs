@@ -48,7 +48,7 @@ fn filter_on(store: &SharedStore, with: impl FnOnce(&mut IdempotencyConfig)) -> 
     IdempotencyFilter::builder(engine).callers_share_keys().build().unwrap()
 }
 
-/// A guarded route that answers with the status in its body, or with 200.
+/// Creates a guarded route that answers with the status in its body, or with 200.
 fn app(filter: &IdempotencyFilter, policy: Policy) -> (Router, Runs) {
     let runs = Runs::default();
     let handler = {
@@ -166,7 +166,8 @@ impl http_body::Body for BreaksOff {
     }
 }
 
-/// How each front end answers a request whose body breaks off, and one whose response breaks off.
+/// Returns how each front end answers a request whose body breaks off, and a request whose response
+/// breaks off.
 async fn answers_that_break_off(filter: IdempotencyFilter) -> Vec<Answer> {
     async fn broken(body: Bytes) -> Body {
         assert_ne!(body, "begun", "a part of a body reaches no handler");
@@ -315,7 +316,7 @@ async fn http_20_a_mismatch_has_the_status_of_its_scope() {
     }
 }
 
-/// A route whose requests run until the returned signal is sent.
+/// Creates a route whose requests run until the returned signal is sent.
 fn slow(filter: &IdempotencyFilter, policy: Policy) -> (Router, Runs, Arc<Notify>) {
     let (runs, end) = (Runs::default(), Arc::new(Notify::new()));
     let handler = {
@@ -407,7 +408,7 @@ async fn fp_6_fp_3_fp_5_fingerprints_of_different_kinds_are_not_judged_in_flight
     }
 }
 
-/// The settings of a scope whose fingerprint leaves these members out.
+/// Returns the settings of a scope whose fingerprint leaves these members out.
 fn without(pointers: &'static [&'static str]) -> impl FnOnce(&mut IdempotencyConfig) {
     move |config: &mut IdempotencyConfig| {
         config.web.fingerprint = FingerprintMode::Json;
@@ -471,8 +472,8 @@ fn fp_5_a_filter_with_another_fingerprint_is_not_built() {
 
 const EXPIRES: &str = "idempotency-expires";
 
-/// A route of a filter that publishes the window. The handler also sets `Idempotency-Expires`
-/// itself.
+/// Creates a route of a filter that publishes the window. The handler also sets
+/// `Idempotency-Expires` itself.
 fn publishing(store: impl Into<SharedStore>, ttl: Duration) -> Router {
     let with = |config: &mut IdempotencyConfig| {
         config.web.publish_window = true;

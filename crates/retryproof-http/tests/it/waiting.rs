@@ -56,8 +56,9 @@ impl FingerprintRequest for Same {
     }
 }
 
-/// Starts a first request that takes 5 s, and then `duplicates` with bodies of `length` bytes.
-/// Returns their answers, and how many bytes of bodies existed after each had looked at the record.
+/// Starts a first request that takes 5 s, and then this number of duplicates with bodies of
+/// `length` bytes. Returns all answers, and how many bytes of bodies existed after every duplicate
+/// had looked at the record.
 async fn storm(
     max_waiting_bytes: Option<usize>,
     duplicates: usize,

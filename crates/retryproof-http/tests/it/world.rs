@@ -26,7 +26,7 @@ pub(crate) const STD: Policy = Policy::new("std")
     .with_lease(Duration::from_secs(5))
     .with_wait_timeout(Duration::from_secs(2));
 
-/// A filter on a fresh memory store, with settings changed by `with`.
+/// Creates a filter on a fresh memory store, with settings changed by `with`.
 pub(crate) fn filter_with(with: impl FnOnce(&mut IdempotencyConfig)) -> IdempotencyFilter {
     let mut config = IdempotencyConfig::default();
     with(&mut config);
@@ -106,7 +106,7 @@ impl Answer {
         self.header("idempotent-replayed") == Some("true")
     }
 
-    /// The `code` of a problem.
+    /// Returns the `code` of a problem.
     pub(crate) fn code(&self) -> &str {
         assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
         assert_eq!(self.header("cache-control"), Some("no-store"), "{self:?}");

@@ -72,7 +72,7 @@ impl Mock {
         client
     }
 
-    /// A builder for a listener with a short back-off.
+    /// Creates a builder for a listener with a short back-off.
     pub(crate) fn listener(&self) -> KafkaListenerBuilder {
         self.listener_of(self.client())
     }
@@ -132,7 +132,7 @@ impl Mock {
         timeout(PATIENCE, there).await.expect("committed");
     }
 
-    /// The first `count` dead letters.
+    /// Reads the first `count` dead letters.
     pub(crate) async fn letters(&self, count: usize) -> Vec<OwnedMessage> {
         let mut client = self.client();
         let reader: StreamConsumer = client.set("group.id", "reader").create().expect("a client");
@@ -148,7 +148,7 @@ impl Mock {
         letters
     }
 
-    /// How many dead letters there are.
+    /// Returns how many dead letters there are.
     pub(crate) async fn dead_letter_count(&self) -> i64 {
         let client = self.client();
         let looked_up = spawn_blocking(move || {

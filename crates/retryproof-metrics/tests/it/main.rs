@@ -9,8 +9,8 @@ use retryproof_core::config::ScopeConfig;
 use retryproof_core::{IdempotencyConfig, IdempotencyContext, IdempotencyEngine};
 use retryproof_memory::MemoryStore;
 
-/// The value of each counter and gauge, and the count of each histogram. The snapshot takes the
-/// values out of the recorder.
+/// Returns the value of each counter and gauge, and the count of each histogram. The snapshot takes
+/// the values out of the recorder.
 fn take(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
     let mut series = BTreeMap::new();
     for (key, _, description, value) in snapshotter.snapshot().into_vec() {

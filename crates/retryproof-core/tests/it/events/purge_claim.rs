@@ -38,7 +38,7 @@ impl Claimed {
         Self { inner, until: Arc::default(), rounds: Arc::default(), refuses: None }
     }
 
-    /// The pauses between the rounds so far.
+    /// Returns the pauses between the rounds so far.
     fn pauses(&self) -> Vec<Duration> {
         self.rounds.lock().windows(2).map(|pair| pair[1] - pair[0]).collect()
     }
@@ -71,7 +71,7 @@ impl Purge for Claimed {
     }
 }
 
-/// An engine whose purge has started.
+/// Creates an engine, and starts its purge.
 async fn process(store: &Claimed, claim: bool) -> (IdempotencyEngine, Arc<Heard>) {
     let heard = Arc::<Heard>::default();
     let mut config = IdempotencyConfig::default();

@@ -18,7 +18,8 @@ use tokio::time::sleep;
 
 use super::{LEASE, MS, OPERATION, ctx};
 
-/// Drops a call once it has been pending `times` times; returns its answer if it ended before.
+/// Drops a call once it has been pending `times` times; returns the call's answer if the call ends
+/// before that.
 async fn until_pending<T>(call: impl Future<Output = T>, times: u32) -> Option<T> {
     let mut call = pin!(call);
     let mut pending = 0;
@@ -37,8 +38,8 @@ async fn until_pending<T>(call: impl Future<Output = T>, times: u32) -> Option<T
     .await
 }
 
-/// An engine on a store whose every call has an await point before and one after it, so that a drop
-/// can come before the call, after it, and while its answer is on its way.
+/// An engine on a store that has an await point before and after every call, so that a drop can
+/// come before the call, after it, or while the answer is on its way.
 struct Stage {
     engine: IdempotencyEngine,
     log: CallLog,
@@ -58,8 +59,8 @@ impl Stage {
         Self { engine, log, action: Arc::default(), runs: Arc::default() }
     }
 
-    /// The action has three await points and lasts longer than half a lease, so that a beat is sent
-    /// meanwhile.
+    /// Returns an action that has three await points and lasts longer than half a lease, so that a
+    /// beat is sent meanwhile.
     fn action(&self) -> impl Future<Output = Result<u32, &'static str>> + Send + use<> {
         let (action, runs) = (Arc::clone(&self.action), Arc::clone(&self.runs));
         async move {
@@ -265,7 +266,7 @@ async fn acq_5_acq_11_a_waiter_dropped_at_every_await_point_passes_its_place_on(
         let patience = ctx("k", 2 * LEASE);
         let waiting = stage.engine.try_acquire(&patience);
         let other = async {
-            // This call joins the wait of `waiting`, which leads it.
+            // This call joins the wait that `waiting` leads.
             sleep(LEASE / 2).await;
             stage.again(20 * LEASE).await
         };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A store that becomes unavailable while an action runs. If the outage lasts 0.4 leases, nothing
-//! is lost. If it lasts two leases, the action is notified that its lease is lost.
+//! A store that becomes unavailable while an action runs. If the outage lasts 0.4 times as long as
+//! a lease, nothing is lost. If it lasts twice as long as a lease, the action is notified that its
+//! lease is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -55,7 +56,8 @@ async fn run_1_an_outage_of_four_tenths_of_a_lease_loses_nothing_whenever_it_beg
 #[derive(Debug, Default)]
 struct Seen(Mutex<Option<(Loss, Instant)>>);
 
-/// An action that takes five leases. It records the loss of its lease, and continues.
+/// An action that takes five times as long as its lease. It records the loss of its lease, and
+/// continues.
 async fn stubborn(
     lab: &Lab,
     seen: Arc<Seen>,

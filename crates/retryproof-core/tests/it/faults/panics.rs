@@ -172,8 +172,8 @@ fn quick(key: &str) -> IdempotencyContext {
 async fn sto_5_a_call_that_panics_before_it_has_a_future_is_a_failed_call() {
     for at_once in [false, true] {
         let (engine, panics) = jumpy(at_once);
-        // The engine repeats a call that panicked once. A call that panics again is a typed error,
-        // and nothing runs.
+        // The engine repeats a panicked call once. If the repeated call panics too, the caller gets
+        // a typed error, and nothing runs.
         panics.store(1, Ordering::SeqCst);
         let action = || {
             // The next store call, which is the completion, panics.

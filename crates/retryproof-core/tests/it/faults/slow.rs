@@ -13,8 +13,8 @@ use tokio::time::sleep;
 use super::{Does, NOW};
 use super::{LEASE, MS, call, ctx};
 
-/// An engine on a distant store: a call needs half of `delay` to reach it, and the answer needs the
-/// other half.
+/// Creates an engine on a distant store: a call needs half of `delay` to reach it, and the answer
+/// needs the other half.
 fn engine(store: &SharedStore, delay: std::time::Duration) -> IdempotencyEngine {
     IdempotencyEngine::new(SharedStore::new(SlowStore::new(store.clone(), delay / 2, delay / 2)))
 }

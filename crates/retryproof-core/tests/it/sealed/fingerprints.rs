@@ -28,7 +28,7 @@ async fn seal_6_fingerprints_are_stored_hidden_and_compared_as_before() {
         let answer = world.run(with("k", algorithm, byte)).await;
         assert!(matches!(answer, Err(ExecuteError::Mismatch)), "{answer:?}");
     }
-    // An adapter gets the fingerprint in the form in which it computed it (FP-3).
+    // An adapter gets the fingerprint in the form in which the adapter computed it (FP-3).
     let acquired = world.engine.try_acquire(&of("k")).await.unwrap();
     let Acquisition::Complete(stored) = acquired else { panic!("{acquired:?}") };
     assert_eq!(stored.fingerprint(), Some(&Fingerprint::tagged(1, &[7; 32])));
@@ -114,9 +114,9 @@ async fn seal_6_a_fingerprint_that_is_too_long_is_refused() {
     assert_eq!(world.runs(), 0);
 }
 
-/// A result that was moved together with its fingerprint does not open either. About one fingerprint
-/// in 256 then begins with the algorithm of the request by chance, and counts as that of another
-/// request.
+/// A result that was moved to another record together with its fingerprint cannot be opened either.
+/// By chance, about one in 256 of these fingerprints begins with the request's algorithm, and then
+/// counts as the fingerprint of another request.
 #[tokio::test(start_paused = true)]
 async fn seal_5_a_result_that_was_moved_with_its_fingerprint_is_never_replayed() {
     const MOVED: usize = 2_048;

@@ -17,7 +17,7 @@ use number::write_number;
 /// Bodies with deeper nesting are not canonicalised, because the parser recurses once per level.
 const MAX_DEPTH: u32 = 128;
 
-/// The canonical bytes, or `None` if the body is not I-JSON as defined above.
+/// Returns the canonical bytes, or `None` if the body is not I-JSON as defined above.
 pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
     written(body, None)
 }

@@ -8,7 +8,7 @@ macro_rules! common_names {
         /// The common names. The index of a name is its code.
         pub const COMMON_NAMES: &[&str] = &[$($name),*];
 
-        /// The code of a lower-case name; `None` if the name is not in the table.
+        /// Returns the code of a lower-case name; `None` if the name is not in the table.
         pub(crate) fn code_of(name: &str) -> Option<u8> {
             match name {
                 $($name => Some($code),)*

@@ -110,7 +110,7 @@ impl StoredResponse {
         Self::decode(record_of(payload)?).map_err(unreadable)
     }
 
-    /// The status code, 100 to 999.
+    /// Returns the status code, 100 to 999.
     #[must_use]
     pub fn status(&self) -> u16 {
         self.status
@@ -165,7 +165,7 @@ pub(crate) fn record_of(payload: Payload) -> Result<Bytes, Error> {
     Ok(payload.into_body().into_bytes())
 }
 
-/// The error for a record that cannot be read.
+/// Returns the error for a record that cannot be read.
 pub(crate) fn unreadable(corrupt: Corrupt) -> Error {
     Error::corrupt("the stored HTTP response cannot be read").because(corrupt)
 }

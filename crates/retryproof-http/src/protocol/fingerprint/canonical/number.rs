@@ -60,7 +60,7 @@ impl Decimal {
         self.count == 0 || (self.count <= 15 && (-300..=300).contains(&self.point))
     }
 
-    /// The nearest finite double; `None` if the number is out of range.
+    /// Returns the nearest finite double; `None` if the number is out of range.
     fn to_double(&self) -> Option<f64> {
         // Every finite double is within this range. The check also keeps `text` short, even if the
         // exponent is large.

@@ -134,8 +134,8 @@ fn fp_3_deep_nesting_is_left_raw_and_does_not_overflow() {
     assert!(jcs(&format!("[{},{}]", nest(127), nest(127))).is_some());
 }
 
-/// A slow reference implementation. Takes the shortest digits from the standard library, and
-/// resolves ties with the exact value.
+/// Writes a double as `write_number` should, but slowly. Takes the shortest digits from the
+/// standard library, and resolves ties with the exact value.
 fn exact(double: f64) -> String {
     let text = format!("{double:e}");
     let (mantissa, _) = text.split_once('e').unwrap();
