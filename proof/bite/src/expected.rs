@@ -5,7 +5,7 @@ use defects::Defect;
 
 use crate::options::Layer;
 
-/// What the layers should do with a defect in one store.
+/// A defect in one store, and which layers should catch it.
 pub(crate) struct Expected {
     defect: Defect,
     in_one_process: bool,
@@ -16,7 +16,7 @@ impl Expected {
         Self { defect, in_one_process: store == "memory" }
     }
 
-    /// Why this layer cannot catch the defect, if it cannot. Every reason names the layer that can.
+    /// Returns why this layer cannot catch the defect, or `None` if it can.
     pub(crate) fn exempt(&self, layer: Layer) -> Option<&'static str> {
         match (layer, self.defect) {
             (Layer::Kit, Defect::LostReplyRefused) => {

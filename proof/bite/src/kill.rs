@@ -50,7 +50,8 @@ pub(crate) fn run(options: &Options, store: &str, defect: Option<Defect>) -> Cel
     cell
 }
 
-/// The program `chaos`, which `cargo xtask bite` has built in the same folder as this one.
+/// Returns the path of the program `chaos`, which `cargo xtask bite` has built in the folder of
+/// this program.
 fn chaos() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     own.with_file_name("chaos")

@@ -21,7 +21,7 @@ enum Cell {
     Caught(String),
     /// Why the layer cannot catch the defect.
     Exempt(&'static str),
-    /// Nothing caught it; without a defect, what failed.
+    /// Why the cell fails: no test caught the defect, or a test failed without a defect.
     Empty(String),
 }
 

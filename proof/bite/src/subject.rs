@@ -25,7 +25,7 @@ pub(crate) fn clean_up() {
     let _ = std::fs::remove_dir_all(folder());
 }
 
-/// Whether the store can be opened.
+/// Checks that the store can be opened.
 pub(crate) fn reach(store: &str) -> std::result::Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
@@ -88,7 +88,7 @@ async fn open(store: &str, migrates: bool) -> Result<SharedStore> {
     }
 }
 
-/// The server's address, which `cargo xtask bite` sets.
+/// Returns the server's address, which `cargo xtask bite` sets.
 fn url(store: &str) -> String {
     let name = format!("RETRYPROOF_TEST_{}", store.to_uppercase());
     std::env::var(&name).unwrap_or_else(|_| panic!("{name} should be the address of the server"))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Addresses in URLs: where a server listens, and the proxy in its place.
+//! Addresses in URLs: where a server listens, or where the proxy listens in its place.
 
 use std::net::ToSocketAddrs;
 
@@ -25,7 +25,7 @@ pub(crate) fn through(url: &str, targets: &[Target], ports: &[u16]) -> String {
     if let ([_], [port]) = (targets, ports) {
         return through_one(url, *port);
     }
-    // A group's own URL names the loopback ports of its sentinels.
+    // The URL of a group that the run has started names the loopback ports of its sentinels.
     let pairs = targets.iter().zip(ports);
     pairs.fold(url.to_owned(), |url, (target, port)| {
         url.replace(&target.address.to_string(), &format!("127.0.0.1:{port}"))

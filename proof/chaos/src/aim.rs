@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`wait_for_call`]: finds a moment at which a kill hits a store call.
 //!
-//! A call of an embedded store takes some hundred microseconds. A kill at a random moment mostly
-//! misses all of them, and a short run may end without a single call with an unknown outcome.
+//! A call of an embedded store takes some hundred microseconds. A kill at a random moment rarely
+//! hits one, so a short run may end without a single call with an unknown outcome.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};

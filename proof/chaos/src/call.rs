@@ -305,7 +305,7 @@ async fn by_hand(
     action: Action,
     end: u64,
 ) -> Told {
-    // Every other one begins without a future, as the HTTP adapters do.
+    // Every other acquire begins without a future, as in the HTTP adapters.
     let acquired = if end.is_multiple_of(2) {
         match engine.begin_acquire(&ctx) {
             Acquiring::Done(ended) => ended.acquired,

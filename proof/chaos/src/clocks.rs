@@ -70,14 +70,14 @@ impl WallClock {
         &self.preload
     }
 
-    /// By how much it is ahead of the right time.
+    /// Returns by how much the clock is ahead of the right time.
     pub(crate) fn ahead_ns(&self) -> i64 {
         self.ahead_ns
     }
 
-    /// Moves it, in all processes that use it.
+    /// Moves the clock in all processes that use it.
     pub(crate) fn set(&mut self, ahead_ns: i64) -> io::Result<()> {
-        // A reader that meets two different numbers reads again.
+        // Write the number twice: a reader that meets two different numbers reads again.
         let bytes = ahead_ns.to_ne_bytes();
         self.file.write_all_at(&bytes, 0)?;
         self.file.write_all_at(&bytes, 8)?;
@@ -108,7 +108,7 @@ mod tests {
             clock.set(ahead * 1_000_000_000).unwrap();
             assert!((shows(&clock) - right - ahead).abs() < 30, "{ahead}");
         }
-        // A process whose clock cannot be moved does not run with the right one instead.
+        // If its clock cannot be moved, a process ends instead of running with the right clock.
         fs::remove_file(&clock.preload().offset).unwrap();
         let mut command = Command::new("date");
         clock.preload().apply(&mut command);

@@ -20,7 +20,8 @@ pub(crate) async fn build(plan: &Plan, log: &Arc<Log>) -> Result<(IdempotencyEng
     if plan.forms.is_some() {
         crate::open::migrate(url).await?;
     }
-    // Every other worker with several threads: a write that waits for the disk stops its thread.
+    // Half of the workers with several threads write on the caller's thread, which stops while a
+    // write waits for the disk.
     let store = if plan.proc % 4 == 1 {
         crate::open::connect_in_place(url).await?
     } else {
@@ -40,7 +41,8 @@ pub(crate) async fn build(plan: &Plan, log: &Arc<Log>) -> Result<(IdempotencyEng
     if plan.forms.is_some() && plan.proc.is_multiple_of(2) {
         inner = SharedStore::new(Newer { inner, behind: Behind::open(url).await? });
     }
-    // A lost answer does not make a store slower, although a store that fails on purpose says so.
+    // The memory store still answers at once if some of its answers are lost, although the wrapper
+    // that loses them does not say so.
     let answers_at_once = url == "memory" && stored.is_none();
     if stored.is_some() {
         inner = SharedStore::new(Defective::new(inner, stored));

@@ -23,7 +23,7 @@ mod outage;
 
 use outage::Outage;
 
-/// Every kind that is made again and again.
+/// Every kind of fault that is made again and again.
 const KINDS: [&str; 10] = [
     "kill",
     "stop",
@@ -95,11 +95,11 @@ pub(crate) struct Nemesis<'a> {
     lease_ms: (u64, u64),
     /// The clock that decides when leases end.
     clock: Option<&'a mut WallClock>,
-    /// The furthest that this clock was ahead.
+    /// The furthest that `clock` has been ahead.
     furthest: i64,
-    /// The server is being restarted, or its group fails over.
+    /// The restart of the server or the failover of its group that is under way.
     outage: Option<Outage>,
-    /// The kinds of faults that may meet an outage.
+    /// The kinds of faults that may strike during an outage.
     strikes: Vec<&'static str>,
     /// For each fault that has not ended, by its operation: the time since which something has
     /// really been wrong, and the time at which that ended, if it has.
@@ -348,7 +348,7 @@ fn every(kind: &str) -> u64 {
     }
 }
 
-/// When the first fault of a kind happens: so early that short runs contain one.
+/// Returns when the first fault of a kind happens: early enough for short runs to contain one.
 fn first(kind: &str) -> u64 {
     match kind {
         "jump" => 2_000,

@@ -33,7 +33,8 @@ pub(crate) async fn connect(url: &str) -> Result<SharedStore> {
     }
 }
 
-/// Opens it so that a write waits for the disk on the caller's thread, if the store can do that.
+/// Opens the store so that a write waits for the disk on the caller's thread, if the store can do
+/// that.
 pub(crate) async fn connect_in_place(url: &str) -> Result<SharedStore> {
     match scheme(url) {
         "sqlite" => {

@@ -21,8 +21,7 @@ pub(crate) fn names() -> String {
     names.chain([UNFENCED_OPERATOR]).collect::<Vec<_>>().join(", ")
 }
 
-/// An intervention without its fencing: with the record's present token, and even if the lease is
-/// live.
+/// Intervenes without fencing: with the record's present token, and even if the lease is live.
 pub(crate) async fn unfenced(
     store: &SharedStore,
     id: &Identity,

@@ -34,9 +34,9 @@ pub(crate) enum Mood {
     CutAfterRequest(u64),
     /// Closes a connection after this many bytes from the server: within an answer, or before it.
     CutAfterReply(u64),
-    /// Drops what the server sends; closes those connections when the mood ends.
+    /// Drops what the server sends, and closes the affected connections when the mood ends.
     DropReplies,
-    /// Drops what the server is sent; closes those connections when the mood ends.
+    /// Drops what clients send, and closes the affected connections when the mood ends.
     DropRequests,
     /// Delays each piece by this many milliseconds.
     Delay(u64),
@@ -44,7 +44,7 @@ pub(crate) enum Mood {
     Stall,
 }
 
-/// What there is to do: a mood, and how often connections have lost their peers.
+/// The proxy's present mood, and how often it has made its connections half-open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Weather {
     mood: Mood,
@@ -55,14 +55,14 @@ struct Weather {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) address: SocketAddr,
-    /// It tells clients the ports of the others, as a sentinel does.
+    /// Whether the server tells clients the ports of other servers, as a sentinel does.
     pub(crate) names_ports: bool,
 }
 
 /// A proxy with a separate port for each target, which ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Proxy {
-    /// Of each target, in their order.
+    /// The proxy's ports, in the order of the targets.
     pub(crate) ports: Vec<u16>,
     weather: watch::Sender<Weather>,
     harm: Arc<Harm>,
@@ -99,7 +99,7 @@ impl Proxy {
                     tokio::spawn(serve(listener, target, passage.clone()));
                 }
                 let mut weather = passage.weather;
-                // Until the supervisor has ended.
+                // Serve until the [`Proxy`] is dropped.
                 while weather.changed().await.is_ok() {}
             });
         });
@@ -125,8 +125,8 @@ impl Proxy {
         self.harm.away()
     }
 
-    /// Makes the connections of this moment half-open: their servers are gone without a word, and
-    /// what clients still send is swallowed. New connections are not disturbed.
+    /// Makes all open connections half-open: their servers disappear without FIN or RST, and the
+    /// proxy swallows what clients still send. New connections are not disturbed.
     pub(crate) fn sever(&self) {
         self.weather.send_modify(|weather| weather.severed += 1);
     }
@@ -151,12 +151,12 @@ async fn serve(listener: TcpListener, target: Target, passage: Passage) {
     }
 }
 
-/// Why a connection passes nothing more on.
+/// Why a connection no longer passes data on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Over {
-    /// A side has closed it, or the proxy has.
+    /// One side or the proxy has closed the connection.
     Closed,
-    /// Its peer is gone, and it is not closed.
+    /// The server has disappeared without closing the connection.
     Severed,
 }
 
@@ -166,7 +166,7 @@ async fn connection(client: TcpStream, target: Target, passage: Passage) {
         return;
     }
     let Ok(server) = TcpStream::connect(target.address).await else { return };
-    // A sentinel stores no records.
+    // Do not count connections to a sentinel, because it stores no records.
     let link = (!target.names_ports).then(|| Link::new(&passage.harm));
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (mut from_client, mut to_client) = client.into_split();

@@ -30,7 +30,7 @@ pub(crate) struct Recording<S> {
     inner: S,
     purger: SharedStore,
     log: Arc<Log>,
-    /// The engine may send an acquire without a future.
+    /// Whether the engine may send an acquire without a future.
     answers_at_once: bool,
 }
 

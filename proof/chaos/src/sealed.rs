@@ -260,7 +260,7 @@ async fn prepared(config: &IdempotencyConfig) -> Result<(), Failure> {
     }
 }
 
-/// An engine with separate connections and a separate cache, like one of another process.
+/// Builds an engine with separate connections and a separate cache, like one in another process.
 async fn client(config: &IdempotencyConfig) -> Result<IdempotencyEngine, Failure> {
     Ok(IdempotencyEngine::new(connect_with(config).await?))
 }

@@ -19,7 +19,7 @@ mod recipe;
 use process::Process;
 pub(crate) use recipe::program;
 
-/// How long the sentinels have to promote a replica.
+/// The time within which the sentinels must promote a replica.
 const PROMOTED_MS: u64 = 15_000;
 
 /// A primary that was killed or shut down.
@@ -31,14 +31,14 @@ struct Deposed {
     ended: bool,
 }
 
-/// How far a fail-over is.
+/// The state of a failover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailOver {
     /// There is no primary.
     Away,
-    /// There is one again, and the old one restarts as its replica.
+    /// There is a primary again, and the old one restarts as its replica.
     Replaced,
-    /// The next fail-over can begin.
+    /// The next failover can begin.
     Whole,
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum FailOver {
 pub(crate) enum End {
     /// SIGKILL.
     Killed,
-    /// The signal after which it ends in order.
+    /// The signal after which a server ends in order.
     ShutDown,
 }
 
@@ -61,7 +61,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Creates and starts a server in `dir`, with this clock; none for a store without a server.
+    /// Creates and starts a server in `dir`, with this clock. Returns `None` for a store without a
+    /// server.
     pub(crate) fn start(
         store: &str,
         dir: &Path,
@@ -86,7 +87,8 @@ impl Server {
         &self.url
     }
 
-    /// The addresses on which its processes listen, and whether they name the ports of the others.
+    /// Returns the addresses on which the server's processes listen, and whether these processes
+    /// name the ports of others.
     pub(crate) fn targets(&self) -> Vec<Target> {
         let target = |process: &Process| Target {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, process.recipe.port)),
@@ -133,7 +135,7 @@ impl Server {
         Ok(())
     }
 
-    /// Continues the fail-over: when another server is the primary, the old one restarts as its
+    /// Continues the failover: when another server is the primary, the old one restarts as its
     /// replica.
     pub(crate) fn go_on_failing_over(&mut self) -> io::Result<FailOver> {
         let Some(Deposed { port, since, ended }) = self.deposed else { return Ok(FailOver::Whole) };
@@ -154,8 +156,8 @@ impl Server {
             self.deposed = Some(Deposed { port, since, ended: true });
             return Ok(FailOver::Replaced);
         }
-        // The fail-over is complete only when the replicas follow the new primary, because the next
-        // fail-over needs one of them.
+        // The failover is complete only when the replicas follow the new primary, because the next
+        // failover needs one of them.
         let others = self
             .ports("redis")
             .into_iter()
@@ -209,7 +211,7 @@ fn ask(port: u16, command: &str) -> io::Result<String> {
     String::from_utf8(text).map_err(io::Error::other)
 }
 
-/// The user that a server runs as; none if this process does not run as root.
+/// Returns the user that a server runs as, or `None` if this process does not run as root.
 fn user(names: &[&str]) -> io::Result<Option<(u32, u32)>> {
     if fs::metadata("/proc/self")?.uid() != 0 {
         return Ok(None);

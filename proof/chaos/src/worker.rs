@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A worker process: callers that use the same keys as other callers, until its standard input ends
-//! or it is killed.
+//! A worker process: callers that use the same keys as those of other workers, until its standard
+//! input ends or it is killed.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ use crate::world::World;
 /// The time between two reads of the clock, which show whether the process has run.
 const TICK_MS: u64 = 10;
 
-/// A wall clock that differs by more from the monotonic one was moved.
+/// If the wall clock moves on by this much more or less than the monotonic clock, it was moved.
 const MOVED_US: u64 = 500_000;
 
 /// Runs until the supervisor ends it. The error is for the worker's log.
@@ -65,8 +65,8 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-/// How many threads run a process's calls. Half of the workers have several, not the same half as
-/// those that are newer programs.
+/// How many threads run a process's calls. Half of the workers have several threads. This is not
+/// the same half as those that are newer programs.
 fn threads(plan: &Plan, in_memory: bool) -> usize {
     match plan.role {
         // With one thread, no two calls of the only process would be in flight at once.

@@ -31,11 +31,11 @@ pub(crate) struct Workers {
 /// The wall clocks of the workers.
 #[derive(Debug)]
 pub(crate) enum WorkerClocks {
-    /// All have the machine's.
+    /// All workers have the machine's clock.
     Right,
-    /// Each has its own, in the order of their numbers.
+    /// Each worker has its own clock. The clocks are in the order of the workers' numbers.
     Own(Vec<WallClock>),
-    /// They share one, which is their store's too.
+    /// All workers share one clock, which is also the store's.
     Shared(Preload),
 }
 
@@ -214,7 +214,7 @@ impl Drop for Workers {
     }
 }
 
-/// Where the worker with that number is.
+/// Returns the index of the worker with this number.
 fn place(proc: u32) -> usize {
     usize::try_from(proc).unwrap_or(0).wrapping_sub(1)
 }

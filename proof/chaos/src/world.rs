@@ -12,7 +12,7 @@ const HOT_MS: u64 = 1_500;
 /// How many keys are in use at once.
 const HOT: u64 = 40;
 
-/// One key of so many is asked for far more often than the others while it is new, so that some
+/// One key of this many is requested far more often than the others while it is new, so that some
 /// callers wait for it even where a busy machine makes few calls.
 const RUSH: u64 = 8;
 

@@ -13,7 +13,7 @@ macro_rules! defects {
             /// All defects.
             pub const ALL: &'static [Self] = &[$(Self::$defect),*];
 
-            /// Its name on the command line.
+            /// Returns the defect's name on the command line.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -51,14 +51,14 @@ defects! {
 }
 
 impl Defect {
-    /// The defect of this name.
+    /// Returns the defect with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|defect| defect.name() == name)
     }
 
-    /// Whether the defect is in the engine: then its calls are changed before they are sent. The
-    /// other defects are in the store.
+    /// Returns whether the defect is in the engine, whose calls are then changed before they are
+    /// sent. The other defects are in the store.
     #[must_use]
     pub const fn is_of_engine(self) -> bool {
         matches!(self, Self::NoHeartbeat | Self::LateHeartbeat | Self::LostReplyRefused)

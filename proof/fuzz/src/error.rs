@@ -4,7 +4,7 @@
 /// Why a row was not read.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The store does not write such a row.
+    /// The row is not one that the store writes.
     Store(retryproof_core::Error),
     /// SQLite failed.
     Driver(rusqlite::Error),

@@ -66,7 +66,7 @@ pub struct Fuzzer {
 }
 
 impl Fuzzer {
-    /// A fuzzer with the target's corpus. The same seed gives the same inputs.
+    /// Creates a fuzzer with the target's corpus. The same seed gives the same inputs.
     #[must_use]
     pub fn new(target: Target, seed: u64) -> Self {
         let mut pool = corpus::read(target.corpus);
@@ -122,7 +122,7 @@ impl Fuzzer {
         usize::try_from(self.random.within(0..bound.max(1) as u64)).unwrap_or(0)
     }
 
-    /// A range, mostly a short one, within an input of this length.
+    /// Draws a range, mostly a short one, within an input of this length.
     fn range(&mut self, length: usize) -> std::ops::Range<usize> {
         let from = self.below(length + 1);
         let most = if self.random.percent(80) { 8 } else { length };
@@ -173,7 +173,7 @@ impl Fuzzer {
     }
 }
 
-/// The kind of the target's result, or its panic.
+/// Runs the target, and returns the kind of its result, or its panic.
 fn outcome(target: Target, input: &[u8]) -> Result<u64, String> {
     RUNS.set(true);
     let ended = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));

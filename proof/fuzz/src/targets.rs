@@ -15,13 +15,13 @@ mod settings;
 /// A parser with its properties.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// Its name, and that of its corpus.
+    /// The name of the target and of its corpus.
     pub name: &'static str,
     /// Reads the input. Panics if a property does not hold. Returns the kind of the result.
     pub run: fn(&[u8]) -> u64,
     /// Its corpus.
     pub corpus: &'static str,
-    /// The goal of its long runs, in millions of executions.
+    /// The goal of the target's long runs, in millions of executions.
     pub goal_millions: u64,
 }
 

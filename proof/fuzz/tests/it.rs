@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs each target for a second or two, checks that planted defects are found, and that no target
-//! is slow.
+//! Runs each target for a second or two, and checks that planted defects are found and that no
+//! target is slow.
 
 use std::time::Duration;
 
@@ -73,7 +73,8 @@ fn no_target_takes_more_than_linear_time() {
     }
 }
 
-/// The fuzzer finds a defect that is planted in a copy of a target.
+/// Checks that the fuzzer finds a defect that is planted in a copy of a target. Returns the message
+/// of the finding.
 fn is_found(name: &str, run: fn(&[u8]) -> u64) -> String {
     catch_panics();
     let planted = Target { run, ..target(name) };

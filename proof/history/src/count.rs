@@ -62,8 +62,8 @@ pub struct Counts {
     /// Times at which a server was down, and faults of workers and connections meanwhile.
     pub downs: u64,
     pub struck_while_down: u64,
-    /// Moves of the store's clock, what would be wrong if it had not moved, and the stories whose
-    /// tokens fell.
+    /// Moves of the store's clock, answers that would be wrong if it had not moved, and stories
+    /// whose tokens fell.
     pub jumps: u64,
     pub explained: u64,
     pub rewound: u64,
@@ -73,7 +73,7 @@ pub struct Counts {
     /// Worker processes with several threads, and with one.
     pub threaded: u64,
     pub single: u64,
-    /// Acquires that were answered when they were polled first, and those sent without a future.
+    /// Acquires that were answered at their first poll, and those sent without a future.
     pub at_once: u64,
     pub in_place: u64,
     pub grants: u64,
@@ -263,7 +263,8 @@ fn minima(run: &Run) -> Vec<(&'static str, u64)> {
         .map(|(name, reference)| (*name, scaled(*reference).max(1)))
         .collect();
     // No operation can overlap a lost answer, because that fault is an instant. If there is only
-    // one process, no operation can overlap a fault of it, because all operations run in it.
+    // one process, no operation can overlap a fault of this process, because all operations run in
+    // it.
     if manifest.workers > 1 && manifest.faults.iter().any(|fault| fault != "lose") {
         let least = if asked("stop") { OVERLAP_PERCENT } else { OVERLAP_WITHOUT_PAUSES };
         minima.push(("percentage of operations that overlap a fault", least));
@@ -288,7 +289,7 @@ fn minima(run: &Run) -> Vec<(&'static str, u64)> {
     minima
 }
 
-/// What the clocks and the workers of a run have to have been.
+/// Returns the minimum counts for the clocks, the outages and the threads of a run.
 fn shapes(run: &Run) -> Vec<(&'static str, u64)> {
     let Manifest { store, workers, faults, secs, share, .. } = &run.manifest;
     let asked = |fault: &str| faults.iter().any(|asked| asked == fault);
@@ -297,7 +298,7 @@ fn shapes(run: &Run) -> Vec<(&'static str, u64)> {
     if asked("clock") && store != "memory" {
         minima.push(("processes with a wrong clock", 1));
     }
-    // The clock of SQLite's host is the store's.
+    // On SQLite, the host's clock is the store's clock.
     if asked("clock") && store != "sqlite" {
         minima.push(("moves of a running process's clock", 1));
         minima.push(("moves of clocks that a process saw", 1));
@@ -326,8 +327,8 @@ fn shapes(run: &Run) -> Vec<(&'static str, u64)> {
     minima
 }
 
-/// How many answers would be wrong if the store's clock had not moved: so many leases and ttls ended
-/// early or late.
+/// Returns how many answers would be wrong if the store's clock had not moved, because a lease or a
+/// ttl ended early or late.
 fn explained(run: &Run, story: &Story) -> u64 {
     let Some(first) = story.ops.first() else { return 0 };
     if !story.clock.is_moved(first.invoke, run.last) {
@@ -347,7 +348,7 @@ fn explained(run: &Run, story: &Story) -> u64 {
 /// The name of a window in which a server does not serve.
 const DOWN: &str = "down";
 
-/// Faults of workers and of connections that began while a server was down.
+/// Counts the faults of workers and of connections that began while a server was down.
 fn struck_while_down(faults: &[Fault]) -> u64 {
     let down: Vec<&Fault> = faults.iter().filter(|fault| fault.name == DOWN).collect();
     let strikes = faults.iter().filter(|fault| {

@@ -57,7 +57,7 @@ pub enum Fun {
 }
 
 impl Fun {
-    /// Whether it is a call of an operator.
+    /// Returns whether this is a call of an operator.
     #[must_use]
     pub fn is_force(self) -> bool {
         matches!(
@@ -118,7 +118,7 @@ pub enum Said {
     Executed,
     /// Respond: the caller got the stored result.
     Replayed,
-    /// Respond: another caller is at work.
+    /// Respond: another caller is running the action.
     InFlight,
     /// Respond: the fingerprints differ.
     Mismatch,
@@ -166,7 +166,7 @@ pub enum Said {
 /// The `note` of an acquire that the engine sent without a future, to a store that answers at once.
 pub const IN_PLACE: &str = "in place";
 
-/// The `note` of an answer that was ready when the call was polled first.
+/// The `note` of an answer that was ready at the first poll of the call.
 pub const AT_ONCE: &str = "at once";
 
 /// The `note` of a process that saw its wall clock move.

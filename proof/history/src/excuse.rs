@@ -76,16 +76,17 @@ pub const EXCUSES: [Row; 19] = [
             ("memory", 20, 3),
             // Three kills a second meet up to eight calls each. Measured: 20 to 30, and 5.
             ("sqlite", 40, 8),
-            // Kills, and cuts of a connection that carries all calls of a worker. One-way and
-            // half-open connections swallow these for a second and more. Measured: 29 and 10, on a
-            // machine with 15 times its load.
+            // Workers are killed, and connections are cut, each of which carries all calls of a
+            // worker. One-way and half-open connections swallow these calls for a second and more.
+            // Measured: 29 and 10, on a machine with a load of 15 times its capacity.
             ("redis", 40, 15),
             // Without a primary, calls fail for seconds, and no proxy shows which calls were not
             // sent. Measured: 15 and 9.
             ("sentinel", 30, 15),
-            // Kills, cuts and restarts. After each restart, a pool finds its connections broken, and
-            // a server that recovers answers but does not work: 32 and 10, and 30 and 16 with the
-            // few calls of the gate's runs on a busy machine.
+            // Workers are killed, connections are cut, and the server is restarted. After each
+            // restart, a pool finds its connections broken, and a server that recovers answers
+            // calls but does not execute them. Measured: 32 and 10; with the few calls of the
+            // gate's runs on a busy machine, 30 and 16.
             ("*", 45, 25),
         ],
     },
@@ -114,8 +115,8 @@ pub const EXCUSES: [Row; 19] = [
             // This store has no connections.
             ("sqlite", 0, 0),
             // There is one cut a second. Most cuts disturb one of the eight workers, but every
-            // fifth disturbs all of them. Every 12 s, the server is unavailable. Measured: 28 and
-            // 12.
+            // fifth disturbs all of them. About every 12 s, the server is killed and started again.
+            // Measured: 28 and 12.
             ("*", 40, 15),
         ],
     },
@@ -125,8 +126,8 @@ pub const EXCUSES: [Row; 19] = [
         what: "an owner whose grant got no answer may have held the record",
         rules: "S2 S3 S9 L3",
         most: &[
-            // Happens only if an acquire loses its answer. Measured: 2 and 1; with operators, in
-            // 8 s on a busy machine, 6 and 1.
+            // Happens only if the answer to an acquire is lost. Measured: 2 and 1; with operators,
+            // in 8 s on a busy machine, 6 and 1.
             ("memory", 10, 2),
             // A killed worker leaves up to eight acquires without an answer. Measured: 8 to 14, and
             // 3; in an older version, in which each cut disturbed all workers and each call during
@@ -162,12 +163,12 @@ pub const EXCUSES: [Row; 19] = [
         what: "a token fell after its record was gone and the store's clock was set back",
         rules: "S1 S2 S3 S5 S9 S13 S17 L3 OPS-3",
         most: &[
-            // Its clock does not move.
+            // This store's clock does not move.
             ("memory", 0, 0),
-            // Its tokens come from a counter.
+            // This store takes its tokens from a counter.
             ("sqlite", 0, 0),
-            // Every 16 s the clock is set back, and three of ten results are kept for less than 2 s.
-            // Measured in runs of 120 s: 1.4 and 0.1.
+            // About every 16 s, the clock is set back, and three of ten results are kept for less
+            // than 2 s. Measured in runs of 120 s: 1.4 and 0.1.
             ("*", 5, 2),
         ],
     },

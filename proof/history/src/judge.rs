@@ -13,15 +13,15 @@ use crate::story::{Line, Run, Story};
 pub struct Violation {
     /// The invariant.
     pub rule: &'static str,
-    /// The number of its story.
+    /// The number of the story that breaks the rule.
     pub story: Option<usize>,
     /// What is wrong.
     pub text: String,
-    /// The events that show it.
+    /// The events that show the violation.
     pub lines: Vec<Line>,
     /// When it became visible.
     pub at: u64,
-    /// Whether it is a loss that the store's documentation says is possible.
+    /// Whether the violation is a loss that the store's documentation says is possible.
     pub documented: bool,
 }
 
@@ -114,7 +114,7 @@ pub fn judge(run: &Run) -> Judgement {
     Judgement { violations, losses, counts, shares, unsearched }
 }
 
-/// Notes which calls a fail-over that loses writes excuses.
+/// Notes the calls that are excused by a failover that loses writes.
 fn lossy(run: &Run, story: &Story) {
     for op in &story.ops {
         let end = op.answer.or(op.gave_up).unwrap_or(u64::MAX);

@@ -41,7 +41,7 @@ pub struct Actor {
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "named as the fields of an event")]
 pub struct Op {
-    /// Its number in its story.
+    /// The number of the call in its story.
     pub at: usize,
     pub actor: Actor,
     pub call: Option<u64>,
@@ -50,9 +50,9 @@ pub struct Op {
     pub invoke: u64,
     /// When the call was answered; `None` if it is *info*.
     pub answer: Option<u64>,
-    /// When its caller had given up or died, if that is known.
+    /// When the caller had given up or died, if that is known.
     pub gave_up: Option<u64>,
-    /// Whether it failed, and nothing happened.
+    /// Whether the call failed, so that nothing happened.
     pub failed: bool,
     pub said: Option<Said>,
     pub token: Option<u64>,
@@ -70,47 +70,47 @@ pub struct Op {
     /// When the operator had seen the token.
     pub since: Option<u64>,
     pub even_if_live: bool,
-    /// Whether it was under way while connections or the store were disturbed. A store repeats a
-    /// call if its connection breaks, so the call may have taken effect once before it was
-    /// answered, at any time after it was sent.
+    /// Whether the call was under way while connections or the store were disturbed. A store
+    /// repeats a call if its connection breaks, so the call may have taken effect once before it
+    /// was answered, at any time after it was sent.
     pub twice: bool,
     /// The earliest and the latest time that the store's clock may have shown when the call took
     /// effect.
     pub clock: (u64, u64),
-    /// The engine sent it without a future, because the store answers at once.
+    /// Whether the engine sent the call without a future, because the store answers at once.
     pub in_place: bool,
-    /// It was answered when it was polled first.
+    /// Whether the call was answered at its first poll.
     pub at_once: bool,
     pub lines: [Option<Line>; 2],
 }
 
 impl Op {
-    /// Whether it may have taken effect although its caller got no answer.
+    /// Returns whether the call may have taken effect although its caller got no answer.
     #[must_use]
     pub fn is_info(&self) -> bool {
         self.answer.is_none() && !self.failed
     }
 
-    /// Whether it has this answer.
+    /// Returns whether the call has this answer.
     #[must_use]
     pub fn said(&self, said: Said) -> bool {
         self.said == Some(said)
     }
 
-    /// Whether it is an acquire that was granted.
+    /// Returns whether the call is an acquire that was granted.
     #[must_use]
     pub fn is_grant(&self) -> bool {
         self.fun == Fun::Acquire && matches!(self.said, Some(Said::Granted | Said::TookOver))
     }
 
-    /// When it was answered; for *info*, a time that never comes.
+    /// Returns when the call was answered; for *info*, a time that never comes.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.answer.unwrap_or(NEVER)
     }
 
-    /// Whether a lease that this call got when it was first sent may have been over when it was
-    /// sent again. If not, the repeated call was answered with the same lease (ACQ-9).
+    /// Returns whether a lease that this call got when it was first sent may have been over when
+    /// the call was sent again. If not, the repeated call was answered with the same lease (ACQ-9).
     #[must_use]
     pub fn may_outlast_its_lease(&self) -> bool {
         self.end().saturating_sub(self.invoke).saturating_add(slop(self.lease)) >= self.lease
@@ -193,8 +193,9 @@ pub struct Story {
     /// What was not flagged, and why.
     pub excused: Excused,
     pub clock: StoreClock,
-    /// A token is smaller than an older one, because the store's clock was set back after the record
-    /// with the older token was gone. Stores whose tokens follow their clocks document this (ACQ-10).
+    /// Whether a token is smaller than an older one, because the store's clock was set back after
+    /// the record with the older token was gone. Stores whose tokens follow their clocks document
+    /// this (ACQ-10).
     pub rewound: bool,
 }
 
@@ -210,13 +211,13 @@ pub struct Run {
     pub settled_from: Option<u64>,
     /// The last instant of the history.
     pub last: u64,
-    /// How many threads the processes have that run callers, by number.
+    /// The number of threads of each process that runs callers, by the process's number.
     pub threads: HashMap<u32, u32>,
     /// How often a process saw its wall clock move.
     pub leaps_seen: u64,
     lags: HashMap<Actor, Vec<(u64, u64)>>,
     ended: HashMap<Actor, u64>,
-    /// When no connection of a process led to the server.
+    /// The intervals in which no connection of a process led to the server.
     aways: HashMap<u32, Vec<(u64, u64)>>,
     /// When the lives of each process began.
     begun: HashMap<u32, Vec<u64>>,

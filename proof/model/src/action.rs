@@ -7,11 +7,11 @@ use crate::state::{Phase, Protocol, Stage, State};
 /// What happens to a call to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// It takes effect and is answered.
+    /// The call takes effect and is answered.
     Answered,
-    /// It takes effect, and the answer is lost.
+    /// The call takes effect, and the answer is lost.
     Unanswered,
-    /// It does not arrive now. If no other message is under way, it may arrive later.
+    /// The call does not arrive now. If no other message is under way, it may arrive later.
     Undelivered,
 }
 

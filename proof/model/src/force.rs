@@ -46,7 +46,7 @@ pub enum Forced {
         /// The remaining time of the lease.
         remaining: Tick,
     },
-    /// In progress, and the lease is over.
+    /// The record is in progress, and its lease is over.
     Unfinished,
     /// Complete.
     Finished,

@@ -25,7 +25,7 @@ macro_rules! named {
                 match self { $($kind::$item => $name,)* }
             }
 
-            /// This property if `fine` is false, otherwise none.
+            /// Returns this property if `fine` is false, otherwise the empty set.
             #[must_use]
             pub fn unless(self, fine: bool) -> $set {
                 if fine { $set::default() } else { self.into() }

@@ -15,8 +15,8 @@ pub struct Owner(pub u16);
 
 /// A fencing token (ACQ-10). 0 comes before the first grant.
 ///
-/// Here it counts grants; a real store draws larger numbers, so compare order and equality, not
-/// values.
+/// In the model, a token counts grants. A real store draws larger numbers, so compare order and
+/// equality, not values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Token(pub u16);
 
@@ -54,7 +54,7 @@ pub struct Held {
 /// A COMPLETE record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Done {
-    /// The owner that completed it (CMP-3).
+    /// The owner that completed the record (CMP-3).
     pub owner: Owner,
     /// The result.
     pub value: Value,
@@ -64,13 +64,13 @@ pub struct Done {
     pub expires: Tick,
 }
 
-/// The states of a record; there is no failed one (CMP-5).
+/// The states of a record. There is no state for failed work (CMP-5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Record {
     /// No record.
     #[default]
     Absent,
-    /// A holder is at work, or was when its lease ended.
+    /// A holder is running the work, or was when its lease ended.
     InProgress(Held),
     /// The work is done.
     Complete(Done),
@@ -150,7 +150,7 @@ pub enum Answer {
     Complete {
         /// The result, which may be opened only after `print` was compared (FP-2).
         value: Value,
-        /// The fingerprint stored with it.
+        /// The fingerprint stored with the result.
         print: Option<Print>,
     },
     /// Look: there is no record, or an expired one.

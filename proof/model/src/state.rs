@@ -7,7 +7,7 @@ use crate::property::Wrongs;
 use crate::slot::{Owner, Print, Slot, Tick};
 use crate::truth::Truth;
 
-/// The number of clients in a state. Those beyond [`Bounds::clients`] are dead from the start.
+/// The number of clients in a state. Clients beyond [`Bounds::clients`] are dead from the start.
 pub const CLIENTS: usize = 4;
 
 /// The largest number of identities in a state.
@@ -93,7 +93,7 @@ pub enum Outcome {
     Replayed,
     /// The record is a tombstone.
     NotReplayable,
-    /// The holder was still at work at the end of the wait.
+    /// The holder was still running at the end of the wait.
     InFlight,
     /// The stored result belongs to another fingerprint (FP-1).
     Mismatch,
@@ -107,14 +107,15 @@ pub enum Outcome {
 /// The state of a waiter between two looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// It has subscribed and is about to look.
+    /// The waiter has subscribed and is about to look.
     Awake,
-    /// It has looked while subscribed, and sleeps until the given time or until it is woken.
+    /// The waiter has looked while subscribed, and sleeps until the given time or until it is
+    /// woken.
     Asleep {
-        /// The end of the lease that it saw, or its deadline if that is earlier.
+        /// The end of the lease that the waiter saw, or its deadline if that is earlier.
         until: Tick,
     },
-    /// It has looked and not subscribed yet: only with [`Defect::WakeLost`].
+    /// The waiter has looked but not subscribed yet: only with [`Defect::WakeLost`].
     Deaf {
         /// The same as in `Asleep`.
         until: Tick,
@@ -126,37 +127,38 @@ pub enum Stage {
 pub enum Phase {
     /// No call yet.
     Idle,
-    /// It has read the record as free and will write its lease: only with [`Defect::GetThenSet`].
+    /// The client has read the record as free and will write its lease: only with
+    /// [`Defect::GetThenSet`].
     Claiming {
-        /// Whether it found an expired lease.
+        /// Whether the client found an expired lease.
         took_over: bool,
     },
     /// A duplicate that waits.
     Waiting {
         /// The end of the wait.
         deadline: Tick,
-        /// Its state between two looks.
+        /// The waiter's state between two looks.
         stage: Stage,
-        /// Whether it waits because its own completion was refused (CMP-2): then it only looks and
-        /// never acquires.
+        /// Whether the client waits because its own completion was refused (CMP-2): then it only
+        /// looks and never acquires.
         refused: bool,
     },
-    /// It has sent an acquire and has no answer (ACQ-9).
+    /// The client has sent an acquire and has no answer (ACQ-9).
     AcquireDoubt {
-        /// The end of the wait if it finds a holder.
+        /// The end of the wait if the acquire finds a holder.
         deadline: Tick,
     },
     /// The lease is granted, and the action has not been polled yet.
     Granted,
     /// The action runs.
     Running {
-        /// Whether heartbeats continue: not after `max-hold` (RUN-6) or after a heartbeat that
+        /// Whether heartbeats continue. They stop at `max-hold` (RUN-6), or after a heartbeat that
         /// found the lease lost (RUN-2).
         beating: bool,
     },
     /// The action has returned and heartbeats have ended (RUN-3); the completion is not sent yet.
     Acted {
-        /// Whether its value cannot be stored.
+        /// Whether the action's value cannot be stored.
         tombstone: bool,
     },
     /// The completion is sent and has no answer (CMP-3).
@@ -177,7 +179,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Whether a call is in progress.
+    /// Returns whether a call is in progress.
     #[must_use]
     pub fn in_call(self) -> bool {
         !matches!(self, Phase::Idle | Phase::Ended { .. } | Phase::Dead)
@@ -260,19 +262,19 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    /// A protocol without a bug.
+    /// Creates a protocol without a bug.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         Self { bounds, flaw: None }
     }
 
-    /// A protocol with a planted bug.
+    /// Creates a protocol with a planted bug.
     #[must_use]
     pub fn with(self, flaw: Defect) -> Self {
         Self { flaw: Some(flaw), ..self }
     }
 
-    /// The first state: nothing is stored, and no call is in progress.
+    /// Returns the first state: nothing is stored, and no call is in progress.
     #[must_use]
     pub fn start(&self) -> State {
         let idle = Client {

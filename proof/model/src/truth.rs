@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The history of an identity, which follows from the answers alone, and what it allows for the
-//! next answer.
+//! The history of an identity, which follows from the answers alone, and what this history allows
+//! for the next answer.
 
 use crate::property::{Wrong, Wrongs};
 use crate::slot::{Answer, Fenced, Op, Owner, Print, Record, Slot, Tick, Token, Value};
@@ -12,13 +12,14 @@ pub struct Holder {
     pub owner: Owner,
     /// Its token.
     pub token: Token,
-    /// Its end, according to the grant and to the extensions that were answered `Done`.
+    /// The end of the lease, according to the grant and to the extensions that were answered
+    /// `Done`.
     pub expires: Tick,
-    /// The time until which it must not be purged.
+    /// The time until which the record must not be purged.
     pub keep_until: Tick,
     /// Its fingerprint.
     pub print: Option<Print>,
-    /// Whether its grant was a takeover (ACQ-12).
+    /// Whether the grant was a takeover (ACQ-12).
     pub took_over: bool,
 }
 
@@ -31,7 +32,7 @@ pub struct Accepted {
     pub value: Value,
     /// The fingerprint of the holder that completed.
     pub print: Option<Print>,
-    /// The time until which it must be replayed.
+    /// The time until which the value must be replayed.
     pub until: Tick,
 }
 

@@ -132,7 +132,8 @@ impl Step<'_> {
         self.s.clients[usize::from(client)].phase
     }
 
-    /// Puts the client into the phase. Always `Some`, because it ends the step.
+    /// Puts the client into the phase. Always returns `Some`, so that an action can end with this
+    /// call.
     fn enter(&mut self, client: u8, phase: Phase) -> Option<()> {
         self.client_mut(client).phase = phase;
         Some(())
@@ -142,7 +143,7 @@ impl Step<'_> {
         self.sights |= sight.into();
     }
 
-    /// Answers the caller, and checks the answer. Always `Some`.
+    /// Answers the caller, and checks the answer. Always returns `Some`.
     fn end(&mut self, client: u8, outcome: Outcome) -> Option<()> {
         let Client { identity, phase, recorded, .. } = self.client(client);
         let refused = matches!(phase, Phase::Waiting { refused: true, .. });
@@ -188,7 +189,7 @@ impl Step<'_> {
         Op::Complete { owner, value, ttl: self.rules.bounds.ttl }
     }
 
-    /// A new owner: its number is larger than all in the state.
+    /// Returns a new owner, whose number is larger than all in the state.
     fn fresh_owner(&self) -> Owner {
         Owner(self.s.owners().map(|owner| owner.0).max().unwrap_or(0) + 1)
     }

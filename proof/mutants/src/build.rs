@@ -108,7 +108,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Builds the crate with a switch for each mutant. A mutant that the compiler refuses, or that
-    /// has no place for a switch, gets none.
+    /// has no place for a switch, gets no switch.
     pub(crate) fn build(&self, mutants: &Numbered<'_>, count: usize) -> Result<Built, String> {
         let mut left = mutants.clone();
         let (mut constant, mut impossible) = (BTreeSet::new(), BTreeSet::new());
@@ -155,7 +155,7 @@ impl<'a> Tree<'a> {
         constant: &BTreeSet<String>,
         count: usize,
     ) -> Result<BTreeMap<String, Switched>, String> {
-        // A file whose mutants were all refused is written too, as it was.
+        // Write a file whose mutants were all refused too, in its original form.
         let mut by_file: BTreeMap<&str, Numbered<'_>> =
             all.values().map(|mutant| (&*mutant.file, Numbered::new())).collect();
         for (&number, &mutant) in mutants {
@@ -223,7 +223,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// The error with its places. `None` for the line that only counts errors.
+/// Returns the error with its places, or `None` for the line that only counts errors.
 fn fault(message: &Value) -> Option<Fault> {
     let spans = message["spans"].as_array()?;
     let mut places = Vec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which changes are possible, by the list of cargo-mutants, and which of them a run draws.
+//! Which changes are possible according to cargo-mutants, and which of them a run draws.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -60,8 +60,8 @@ pub(crate) fn list(root: &Path, subject: &Subject) -> Result<Vec<Mutant>, String
 }
 
 /// The mutants in the tool's list. A function that returns `fmt::Result` prints for a person
-/// (`Debug`, `Display`), so its mutants are left out. So are those in a module `tests` that depends
-/// on a feature too.
+/// (`Debug`, `Display`), so its mutants are left out. Also left out are the mutants in a module
+/// `tests` that depends on a feature as well as on `test`.
 fn listed(json: &Value, folder: &str) -> Vec<Mutant> {
     let all = json.as_array().map_or(&[][..], Vec::as_slice).iter();
     let mut mutants: Vec<Mutant> = all.filter_map(|value| mutant(value, folder)).collect();

@@ -42,7 +42,7 @@ struct Wanted {
     jobs: usize,
     /// Whether the mutants without a switch are left out.
     quick: bool,
-    /// Whether to draw the mutants that have an old result, instead of by the seed.
+    /// Whether to draw the mutants that have an old result, instead of drawing by the seed.
     again: bool,
 }
 

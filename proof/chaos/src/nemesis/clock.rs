@@ -20,7 +20,8 @@ const JUMP_MS: u64 = 60_000;
 const LEAP_MS: u64 = 3_600_000;
 
 impl Nemesis<'_> {
-    /// Gives a worker a wrong clock: one that starts with it, or one that runs.
+    /// Gives a wrong clock to a worker that runs, or replaces the worker by one that starts with a
+    /// wrong clock.
     pub(super) fn wrong_clock(&mut self) -> io::Result<bool> {
         let victim = self.victim();
         self.made.skews += 1;
@@ -45,7 +46,7 @@ impl Nemesis<'_> {
     }
 
     /// Moves the store's clock by more than the shortest lease, mostly by more than the longest,
-    /// forward first. Leases and ttls end so much earlier or later.
+    /// forward first. Leases and ttls then end earlier or later by the same amount.
     pub(super) fn jump(&mut self) -> io::Result<bool> {
         let Some(clock) = &self.clock else { return Ok(false) };
         let ahead = clock.ahead_ns();
@@ -59,7 +60,8 @@ impl Nemesis<'_> {
         Ok(true)
     }
 
-    /// After the last fault, no lease lasts longer than it was granted for.
+    /// Moves the store's clock forward to the furthest that it has been ahead, so that after the
+    /// last fault no lease lasts longer than it was granted for.
     pub(super) fn end_leases(&mut self) -> io::Result<()> {
         let behind = self.clock.as_ref().is_some_and(|clock| clock.ahead_ns() < self.furthest);
         if behind { self.set_ahead(self.furthest) } else { Ok(()) }

@@ -6,7 +6,8 @@ use crate::mono::{self, MS};
 use crate::plan::OPERATION_TIMEOUT_MS;
 use crate::proxy::{Mood, Proxy};
 
-/// Of a hundred disturbances so many hit the connections of all workers; the others, those of one.
+/// This many of a hundred disturbances hit the connections of all workers. The others hit those of
+/// one worker.
 const ALL_CUT_PERCENT: u64 = 20;
 
 impl Nemesis<'_> {
@@ -26,7 +27,7 @@ impl Nemesis<'_> {
         true
     }
 
-    /// Whose connections a fault disturbs.
+    /// Draws the worker whose connections a fault disturbs; `None` stands for all workers.
     fn one_or_all(&mut self) -> Option<u32> {
         (!self.random.percent(ALL_CUT_PERCENT)).then(|| self.victim())
     }
@@ -34,7 +35,7 @@ impl Nemesis<'_> {
     fn cut(&mut self) -> (Mood, u64) {
         self.made.cuts += 1;
         let mood = match self.random.within(0..6) {
-            // Cut all connections at once, at any point of each call.
+            // Cut every connection of the victim immediately, whatever point its call has reached.
             0 => Mood::Cut,
             // Cut after a number of bytes to or from the server: within a request, or between a
             // request and its answer.
@@ -49,7 +50,8 @@ impl Nemesis<'_> {
         (mood, self.random.spread(20..400))
     }
 
-    /// Bytes pass in one direction only, in half of the cases for longer than a call may take.
+    /// Draws a mood in which bytes pass in one direction only, in half of the cases for longer than
+    /// a call may take.
     fn one_way(&mut self) -> (Mood, u64) {
         self.made.one_way += 1;
         let deaf = self.random.percent(50);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Outages: the server is killed or shut down and starts again with its data, or the primary of a
-//! group is, and a replica takes its place. Other faults go on meanwhile, and one of them strikes
-//! while the server is down.
+//! Outages: the server is killed or shut down, and starts again with its data. In a group, this
+//! happens to the primary, and a replica takes its place. Other faults go on meanwhile, and one of
+//! them strikes while the server is down.
 
 use std::io;
 
@@ -17,7 +17,7 @@ pub(super) struct Outage {
     /// The fault, which lasts until clients have reconnected.
     op: u64,
     name: &'static str,
-    /// The part of it in which nothing serves.
+    /// The operation that marks the part of the outage in which no server serves.
     down: Option<u64>,
     stage: Stage,
     /// When another fault strikes.
@@ -28,14 +28,14 @@ pub(super) struct Outage {
 enum Stage {
     /// The server shuts down.
     Ending,
-    /// It starts again at this time.
+    /// The server starts again at this time.
     Away(u64),
     Starting,
-    /// The group fails over. It was last asked about at this time.
+    /// The group fails over. Its state was last checked at this time.
     FailingOver(u64),
 }
 
-/// How often a group is asked whether it is whole again.
+/// The time between two checks whether a group is whole again.
 const ASK_MS: u64 = 300;
 
 fn name(end: End, killed: &'static str) -> &'static str {
@@ -78,7 +78,7 @@ impl Nemesis<'_> {
         Stage::Away(mono::now() + self.random.within(50..500) * MS)
     }
 
-    /// From here on nothing serves. Another fault strikes within the time.
+    /// Begins an outage, in which no server serves. Another fault strikes within `within_ms`.
     fn go_down(&mut self, op: u64, name: &'static str, stage: Stage, within_ms: u64) {
         let now = mono::now();
         let most = if let Stage::Away(until) = stage { until } else { now + within_ms * MS };
@@ -88,13 +88,14 @@ impl Nemesis<'_> {
         self.outage = Some(Outage { op, name, down, stage, strike });
     }
 
-    /// What is due of an outage.
+    /// Continues the outage with whatever step is due.
     pub(super) fn go_on_with_outage(&mut self) -> io::Result<()> {
         let Some(mut outage) = self.outage else { return Ok(()) };
         if outage.down.is_some() && outage.strike.is_some_and(|at| mono::now() >= at) {
             let at = self.random.within(0..self.strikes.len() as u64);
             let kind = usize::try_from(at).ok().and_then(|at| self.strikes.get(at).copied());
-            // A worker that is stopped already is no new victim.
+            // This fails if the victim is already stopped. Then another kind is drawn at the next
+            // step.
             if let Some(kind) = kind
                 && self.make(kind)?
             {
@@ -138,7 +139,8 @@ impl Nemesis<'_> {
         Ok(())
     }
 
-    /// For a while, clients reconnect, or give up their connections to an old primary.
+    /// Ends the outage, but not its effects: for a while, clients reconnect, or give up their
+    /// connections to an old primary.
     fn came_back(&mut self, outage: Outage, for_ms: u64) {
         if let Some(down) = outage.down {
             self.end(down, "down");

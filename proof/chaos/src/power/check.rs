@@ -189,7 +189,7 @@ async fn look(
     let id = identity(key)?;
     let (there, acquired) = match (store.get(&id).await, acquire(store, &id).await) {
         (Ok(there), Ok(acquired)) => (there, acquired),
-        // The record cannot be read, so it was changed.
+        // The record cannot be read, so it is no longer the one that was written.
         _ => {
             found.changed += 1;
             return Ok(false);

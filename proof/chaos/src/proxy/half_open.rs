@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Half-open connections: the peer is gone, and neither FIN nor RST has said so.
+//! Half-open connections: the peer is gone, but has sent neither FIN nor RST.
 
 use std::pin::pin;
 
@@ -9,19 +9,19 @@ use tokio::time::{Duration, sleep, timeout};
 
 use super::spoilt::Harm;
 
-/// How long a client may use one before it gives it up. A store gives a connection no more than 5 s
-/// to answer; the rest is what a shared machine adds.
+/// How long a client may use a half-open connection before it gives the connection up. A store
+/// waits at most 5 s for an answer; the rest allows for delays on a shared machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long one is kept that no client uses.
+/// How long a half-open connection is kept if no client uses it.
 const UNUSED: Duration = Duration::from_millis(30_000);
 
 /// What became of half-open connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Stranded {
-    /// The client gave them up by itself.
+    /// Connections that clients gave up by themselves.
     pub(crate) left: u64,
-    /// The client sent requests for [`PATIENCE`], and got no answer.
+    /// Connections on which clients sent requests for [`PATIENCE`] without an answer.
     pub(crate) stuck: u64,
 }
 
@@ -31,10 +31,11 @@ impl Stranded {
     }
 }
 
-/// Swallows what the client sends, until it gives the connection up or has used it for too long.
+/// Swallows what the client sends, until the client gives the connection up or has used it for too
+/// long.
 pub(super) async fn swallow(from: &mut OwnedReadHalf, harm: &Harm) {
     let mut buffer = vec![0; 4_096];
-    // A pool may keep a connection for long without using it, and cannot notice.
+    // A pool may keep an unused connection for long, and cannot notice that it is half-open.
     let Ok(read) = timeout(UNUSED, from.read(&mut buffer)).await else { return };
     if matches!(read, Ok(0) | Err(_)) {
         return harm.strand(false);

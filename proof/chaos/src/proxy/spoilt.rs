@@ -12,7 +12,7 @@ use crate::mono;
 /// What the moods have done to connections.
 #[derive(Debug, Default)]
 pub(super) struct Harm {
-    /// How many connections lack swallowed data, and are not closed yet.
+    /// The number of open connections that have lost data.
     spoilt: AtomicUsize,
     /// When the last mood first harmed a connection; 0 if it has harmed none.
     since: AtomicU64,
@@ -21,7 +21,7 @@ pub(super) struct Harm {
     stuck: AtomicU64,
 }
 
-/// When no connection led to the server, so that nothing could reach it.
+/// The intervals in which no connection led to the server, so that nothing could reach it.
 #[derive(Debug, Default)]
 struct Away {
     links: usize,
@@ -62,14 +62,15 @@ impl Harm {
         Stranded { left: read(&self.left), stuck: read(&self.stuck) }
     }
 
-    /// A client has left a half-open connection, or uses it for too long.
+    /// Counts a client that has left a half-open connection, or that has used one for too long
+    /// (`stuck`).
     pub(super) fn strand(&self, stuck: bool) {
         let count = if stuck { &self.stuck } else { &self.left };
         count.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// A connection to the server.
+/// Counts as a connection to the server until it is dropped.
 pub(super) struct Link<'a>(&'a Harm);
 
 impl<'a> Link<'a> {
@@ -92,7 +93,7 @@ impl Drop for Link<'_> {
     }
 }
 
-/// A connection that has lost a part of its data and is not closed yet.
+/// Counts as an open connection that has lost data until it is dropped.
 pub(super) struct Spoilt(Arc<Harm>);
 
 impl Spoilt {

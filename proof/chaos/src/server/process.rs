@@ -16,7 +16,7 @@ use crate::clocks::Preload;
 use crate::mono::{self, MS};
 use crate::workers::signal;
 
-/// How long a server may take until it is ready, also after it was killed, and to shut down.
+/// How long a server may take to start, even after it was killed, or to shut down.
 const WITHIN_MS: u64 = 60_000;
 
 /// One server process.
@@ -25,7 +25,7 @@ pub(super) struct Process {
     child: Option<Child>,
     log: PathBuf,
     clock: Option<Preload>,
-    /// When what it does now has to be done.
+    /// The time by which the start or shutdown under way must be done.
     until: u64,
 }
 
@@ -34,7 +34,7 @@ impl Process {
         Self { recipe, child: None, log, clock, until: 0 }
     }
 
-    /// Writes its files and creates its data.
+    /// Writes the server's files and creates its data.
     pub(super) fn make(&self) -> io::Result<()> {
         let dir = &self.recipe.dir;
         fs::create_dir_all(dir)?;
@@ -95,8 +95,8 @@ impl Process {
         Ok(())
     }
 
-    /// Whether it is ready. Remains of a killed server may prevent the start for a moment, so a
-    /// server that has ended is started again.
+    /// Returns whether the server is ready. Remains of a killed server may prevent the start for a
+    /// moment, so a server that has ended is started again.
     pub(super) fn is_ready(&mut self) -> io::Result<bool> {
         let is_late = mono::now() > self.until;
         let Some(child) = &mut self.child else { return Ok(false) };
@@ -125,7 +125,7 @@ impl Process {
         TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok()
     }
 
-    /// Ends it: at once, or in order.
+    /// Kills the server, or shuts it down in order.
     pub(super) fn end(&mut self, end: End) -> io::Result<()> {
         let Some(child) = &mut self.child else { return Ok(()) };
         if end == End::ShutDown {
@@ -138,7 +138,7 @@ impl Process {
         Ok(())
     }
 
-    /// Whether its process has ended, as it was told.
+    /// Returns whether the process, which was told to shut down, has ended.
     pub(super) fn has_ended(&mut self) -> io::Result<bool> {
         let Some(child) = &mut self.child else { return Ok(true) };
         match child.try_wait()? {
@@ -160,7 +160,7 @@ impl Process {
         }
     }
 
-    /// The end of its log.
+    /// Returns the end of the server's log.
     fn said(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         // An installer ends its output with advice, so look for the errors.
@@ -173,8 +173,8 @@ impl Process {
     }
 }
 
-/// The command of a server that is killed when this process ends in any way, if the machine
-/// supports that.
+/// Changes the command of a server so that the server is killed when this process ends in any way,
+/// if the machine supports that.
 fn tied(command: &[String]) -> Vec<String> {
     const SETPRIV: &str = "/usr/bin/setpriv";
     let mut words = Vec::new();

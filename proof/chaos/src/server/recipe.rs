@@ -21,12 +21,12 @@ pub(super) struct Recipe {
     pub(super) files: Vec<(&'static str, String)>,
     pub(super) prepare: Vec<Vec<String>>,
     pub(super) command: Vec<String>,
-    /// The signal after which it shuts down in order.
+    /// The signal after which the process shuts down in order.
     pub(super) shut_down: Signal,
 }
 
 impl Recipe {
-    /// Whether it only watches other servers.
+    /// Returns whether the process only watches other servers.
     pub(super) fn is_sentinel(&self) -> bool {
         self.name.starts_with("sentinel")
     }
@@ -55,7 +55,8 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Finds a program, also in the folders outside of PATH in which Debian's packages install some.
+/// Finds a program in PATH, or in the folders outside of it in which Debian's packages install some
+/// programs.
 pub(crate) fn program(name: &str) -> io::Result<String> {
     let mut folders: Vec<PathBuf> =
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();

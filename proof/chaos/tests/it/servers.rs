@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The stores with a server, each on one of the run's own: it is killed and shut down too, while
-//! workers are killed and stopped, its clock jumps, and the connections to it are cut, delayed,
-//! stalled, one-way and half-open at every phase of a call. What it needs is installed by
-//! `cargo xtask services up`; without it the test fails, and says so.
+//! The stores with a server. Each run starts its own server, and kills it and shuts it down, while
+//! workers are killed and stopped, the server's clock jumps, and the connections to it are cut,
+//! delayed, stalled, one-way and half-open at every phase of a call. `cargo xtask services up`
+//! installs what the tests need. If something is missing, the test fails and names it.
 
 use crate::{Ran, chaos};
 
-/// The run is void if a fault of its list did not happen, or none met a server that was down.
+/// Checks that the run found nothing wrong, and that faults met a server that was down, a clock
+/// that had jumped, and clients of half-open connections.
 #[track_caller]
 fn meets_all(ran: &Ran) {
     ran.holds();

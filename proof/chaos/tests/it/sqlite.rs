@@ -9,8 +9,8 @@ fn cmp_1_acq_2_sqlite_holds_under_kills_pauses_and_wrong_clocks() {
     chaos("sqlite", &["--store", "sqlite", "--secs", "30"]).holds();
 }
 
-/// Leases are so short, and pauses so frequent, that another owner takes over from a process that
-/// was stopped in the middle of its work.
+/// Options with leases so short, and pauses so frequent, that another owner takes over from a
+/// process that was stopped in the middle of its work.
 const BITING: [&str; 8] =
     ["--store", "sqlite", "--secs", "15", "--faults", "stop", "--lease-ms", "40..120"];
 

@@ -40,7 +40,7 @@ pub fn check(input: &[u8], parse: Parse) -> u64 {
     ))
 }
 
-/// A second implementation of the grammar, which adds up nanoseconds.
+/// Parses the text with a second implementation of the grammar, which adds up nanoseconds.
 fn expected(text: &str) -> Option<Duration> {
     const SECOND: u128 = 1_000_000_000;
     let rest = text.strip_prefix('P')?;

@@ -6,7 +6,7 @@ use sfv::{BareItem, Item, Parser};
 use super::{about, kind};
 use crate::product::http::key;
 
-/// A parser of the header: returns the key, none if the header is missing, or why the key is
+/// A parser of the header: returns the key, `None` if the header is missing, or why the key is
 /// invalid.
 pub type Parse = fn(&[&[u8]]) -> Result<Option<Vec<u8>>, String>;
 

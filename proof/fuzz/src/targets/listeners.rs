@@ -20,7 +20,7 @@ static SETTINGS: LazyLock<Arc<MessageSettings>> = LazyLock::new(|| {
     Arc::new(settings.expect("the settings should be valid"))
 });
 
-/// The first line is the key, the rest the body.
+/// Checks a message. The first line of the input is the key, the rest is the body.
 pub(super) fn message(input: &[u8]) -> u64 {
     let (key, body) = halves(input);
     let key = text(key).into_owned();
@@ -49,8 +49,8 @@ fn check(call: &MessageCall, key: &str, body: &[u8]) -> u64 {
     kind((call.key().is_ok(), about(key.len()), key.is_ascii()))
 }
 
-/// The first line is the key. The second line contains the values of headers, in chunks of 9 bytes.
-/// The rest is the body.
+/// Checks a RabbitMQ message. The first line of the input is the key. The second line contains the
+/// values of headers, in chunks of 9 bytes. The rest is the body.
 pub(super) fn rabbitmq(input: &[u8]) -> u64 {
     let (key, rest) = halves(input);
     let (values, body) = halves(rest);

@@ -31,7 +31,8 @@ pub(super) fn run(input: &[u8]) -> u64 {
     kind((members.is_some(), read.code.map(|code| about(code.len())), read.retryable))
 }
 
-/// The first line is the response's `Date`; the others are `Retry-After`.
+/// Checks how `Retry-After` is read. The first line of the input is the response's `Date`; the
+/// others are `Retry-After`.
 pub(super) fn retry_after(input: &[u8]) -> u64 {
     let mut headers = HeaderMap::new();
     let mut lines = input.split(|byte| *byte == b'\n');

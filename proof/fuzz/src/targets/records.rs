@@ -65,7 +65,8 @@ pub(super) fn note(input: &[u8]) -> u64 {
     kind((note.is_newer(), note.label().is_some(), note.trace().is_some(), note.lease().is_some()))
 }
 
-/// The input is a record. If the input begins with `key `, the rest is a record's key instead.
+/// Checks how Redis records are read. The input is a record. If the input begins with `key `, the
+/// rest is a record's key instead.
 pub(super) fn redis(input: &[u8]) -> u64 {
     if let Some(key) = input.strip_prefix(b"key ") {
         let identity: Option<Identity> = redis_record::identity("rp", key);
@@ -101,7 +102,8 @@ pub(super) fn redis(input: &[u8]) -> u64 {
     ))
 }
 
-/// The first byte says which columns there are and how long the first one is; the columns follow.
+/// Checks how MySQL records are read. The first byte says which columns there are and how long the
+/// first one is; the columns follow.
 pub(super) fn mysql(input: &[u8]) -> u64 {
     let (shape, rest) = input.split_first().unwrap_or((&0, &[]));
     let (first, value) = rest.split_at(rest.len().min(usize::from(*shape) * 2));

@@ -44,7 +44,8 @@ fn is_secret(url: &str) -> bool {
     password.contains(PASSWORD) && url.matches(PASSWORD).count() == 1
 }
 
-/// The lines before `---` are the file, and the lines after it are variables.
+/// Checks how a configuration is read. The lines before `---` are the file, and the lines after it
+/// are variables.
 pub(super) fn configuration(input: &[u8]) -> u64 {
     let text = text(input);
     let (file, variables) = text.split_once("\n---\n").unwrap_or((&text, ""));

@@ -87,7 +87,7 @@ fn changed(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
     let mut own = holder.ops.iter().map(|at| &story.ops[*at]);
     let ended = own.any(|own| ended(own) && own.invoke <= op.end());
     // If calls of the holder were under way at the same time, any of them may have taken effect
-    // last. Its lease may count from the time at which it was sent.
+    // last. The lease may run from the time at which that call was sent.
     let last = holder.leases(story).filter(|lease| lease.end() < op.invoke);
     let Some(last) = last.max_by_key(|lease| lease.invoke) else { return };
     let beside: Vec<&Op> = holder.resets(story, last, op.end()).collect();
@@ -126,7 +126,8 @@ pub fn ops_4(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// The calls of the former holder are refused. A completion and a resolve never both count.
+/// Checks that the calls of the former holder are refused, and that a completion and a resolve
+/// never both count.
 fn fenced(story: &Story, holder: &Tenure, op: &Op, found: &mut Vec<Violation>) {
     let writes = holder.of(story, Fun::Complete).chain(holder.of(story, Fun::Extend));
     for write in writes.filter(|write| !holder.may_have_asked(story, write)) {
@@ -145,7 +146,7 @@ fn fenced(story: &Story, holder: &Tenure, op: &Op, found: &mut Vec<Violation>) {
     }
 }
 
-/// A resolved result stays for its ttl, unless an operator forgets it.
+/// Checks that a resolved result stays for its ttl, unless an operator forgets it.
 fn resolved(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
     let forgets = |judged: &Op| {
         let forgotten = story.ops.iter().any(|other| {

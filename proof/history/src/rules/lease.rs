@@ -28,8 +28,9 @@ fn not_over<'s>(story: &'s Story, holder: &Tenure, grant: &Op) -> Option<&'s Op>
         .find(|op| story.left_of(op, op.lease, granted) > slop(op.lease))
 }
 
-/// The first grant of each owner whose token is known, with each lease of another owner with a
-/// smaller token that was certainly not over then, and with the token of the grant.
+/// Returns the first grant of each owner whose token is known, together with a lease of another
+/// owner that has a smaller token and was certainly not over by then, and with the token of the
+/// grant.
 fn early(story: &Story) -> impl Iterator<Item = (&Op, &Op, u64)> {
     let known: Vec<(&Tenure, u64)> = story.known().collect();
     let mut found = Vec::new();

@@ -47,7 +47,7 @@ pub(super) fn ran_nothing(call: &Call) -> bool {
 pub struct Woken<'s> {
     /// The number of the call in its story.
     pub call: usize,
-    /// How long after the completion it was answered, in nanoseconds.
+    /// How long after the completion the call was answered, in nanoseconds.
     pub late: u64,
     /// The completion.
     pub done: &'s Op,
@@ -147,13 +147,13 @@ const SHORTEST_KEPT_NS: u64 = 100 * MS;
 
 /// What happened to the lease of an action that lasted longer than the lease.
 enum Kept<'s> {
-    /// It was extended in time.
+    /// The lease was extended in time.
     InTime,
-    /// A fault excuses what happened to it.
+    /// A fault excuses what happened to the lease.
     Excused,
     /// Another owner took over.
     Taken(&'s Op),
-    /// It ended before a call was sent that could extend it.
+    /// The lease ended before a call was sent that could extend it.
     Ended,
 }
 

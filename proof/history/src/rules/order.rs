@@ -6,7 +6,7 @@
 //! tests of the stores use too. Only time is different: here it is known only from outside, within
 //! bounds. Therefore, after each step, the record is moved back to time 0 of an artificial clock,
 //! on which its lease ends at `OVER` and its ttl at `GONE`. The bounds of the true instants are
-//! kept beside it. A step may happen at any of the three `TIMES` that its bounds allow.
+//! kept beside the record. A step may happen at any of the three `TIMES` that its bounds allow.
 
 use std::collections::HashSet;
 
@@ -76,8 +76,8 @@ enum Found {
 
 struct Placed<'s> {
     op: &'s Op,
-    /// Whether it is the first of two sendings of one call, which the store repeats if an answer is
-    /// lost. No caller got its answer.
+    /// Whether this is the first of two sendings of one call, which a store repeats if the answer
+    /// is lost. No caller got the answer to the first one.
     silent: bool,
     owner: Owner,
     value: Option<Value>,
@@ -86,7 +86,8 @@ struct Placed<'s> {
 
 struct Puzzle<'s> {
     clock: &'s StoreClock,
-    /// Tokens fell after the store's clock was set back, so a free key may get a smaller one.
+    /// Whether tokens fell after the store's clock was set back, so that a free key may get a
+    /// smaller token.
     rewound: bool,
     /// The answered calls, in the order in which they were sent.
     sure: Vec<Placed<'s>>,
@@ -109,9 +110,10 @@ struct State {
     now: u64,
     /// The bounds of the end of the lease, or of a result's ttl, by the store's clock.
     ends: (u64, u64),
-    /// When the call was sent that set this end.
+    /// The time at which the call that set this end was sent.
     since: u64,
-    /// When the call was sent that was granted the lease on record, and the ttl that it requested.
+    /// The time at which the acquire that was granted the recorded lease was sent, and the ttl that
+    /// it requested.
     granted: (u64, u64),
     /// The earliest end of the ttl that an unfinished record was acquired with.
     kept: u64,

@@ -26,15 +26,15 @@ pub const MEDIAN_OF: usize = 10;
 /// One wait, and how late it ended.
 #[derive(Debug, Clone)]
 pub struct Wait {
-    /// The rule that bounds it.
+    /// The rule that bounds the wait.
     pub rule: &'static str,
-    /// The number of its story.
+    /// The number of the story that contains the wait.
     pub story: usize,
-    /// When it should have ended.
+    /// When the wait should have ended.
     pub due: u64,
-    /// How much later it ended, in nanoseconds.
+    /// How much later than that the wait ended, in nanoseconds.
     pub late: u64,
-    /// Whether the change that ended it happened in its own process.
+    /// Whether the change that ended the wait happened in the waiter's process.
     pub same: bool,
     /// What shows it.
     pub lines: [Option<Line>; 2],
@@ -54,7 +54,7 @@ struct Due<'s> {
     rule: &'static str,
     story: usize,
     of: &'s Story,
-    /// The call that shows it.
+    /// The call that shows the end of the wait.
     op: &'s Op,
     /// The process that waits.
     waiter: Actor,
@@ -92,7 +92,7 @@ impl Waits {
                 };
                 waits.take(run, &due, found.done.actor == call.actor);
             }
-            // Otherwise, the order of the tokens is not that of the grants.
+            // If tokens fell, their order is not that of the grants.
             if !story.rewound {
                 waits.granted(run, at, story);
             }
@@ -208,8 +208,8 @@ impl Waits {
                 found.push(whole(worst, text));
             }
         }
-        // Each kind by itself: wakes within a process are so fast that they would hide that none
-        // crosses to another process.
+        // Judge each kind separately: wake-ups within a process are so fast that they would hide
+        // that no wake-up reaches another process.
         for same in [true, false] {
             let pushed = |wait: &&Wait| {
                 wait.rule == "L2" && wait.same == same && (same || run.manifest.pushes)
@@ -242,7 +242,7 @@ fn own<'s>(story: &'s Story, call: &Call) -> impl Iterator<Item = &'s Op> {
     story.ops.iter().filter(move |other| other.actor == actor && other.call == Some(op))
 }
 
-/// The last acquire of the granted call that was refused before this instant.
+/// Returns the last acquire before this instant that was refused in the same call as `grant`.
 fn refused_before<'s>(story: &'s Story, grant: &Op, before: u64) -> Option<&'s Op> {
     let call = grant.call?;
     story.ops.iter().rfind(|op| {
@@ -250,8 +250,8 @@ fn refused_before<'s>(story: &'s Story, grant: &Op, before: u64) -> Option<&'s O
     })
 }
 
-/// For how long, between `from` and `to`, at least one of these store calls was under way. A call
-/// that waits for a change does not count.
+/// Returns for how long, between `from` and `to`, at least one of these store calls was under way.
+/// A call that waits for a change does not count.
 fn within<'s>(ops: impl Iterator<Item = &'s Op>, from: u64, to: u64) -> u64 {
     let ends = |op: &Op| op.answer.or(op.gave_up).unwrap_or(to).min(to);
     let mut spans: Vec<(u64, u64)> = ops

@@ -124,7 +124,8 @@ pub fn s6(run: &Run, story: &Story, found: &mut Vec<Violation>) {
 
 /// S7: the store and the engine return exactly the bytes that the named owner sent. These bytes may
 /// also come from a refused completion whose connection may have broken, because that completion
-/// can have taken effect before it was sent again, after its ttl, and refused.
+/// can have taken effect when it was first sent, and have been refused when it was sent again after
+/// its ttl.
 pub fn s7(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     let sent = |token: u64, value: Option<u64>| {
         story.tenures.iter().filter(|holder| holder.token == Some(token)).any(|holder| {

@@ -19,7 +19,8 @@ pub struct StoreClock {
 struct Step {
     from: u64,
     to: u64,
-    /// How far the clock is ahead of the machine's. The least of a run is 0.
+    /// How far the clock is ahead of the machine's clock. The smallest distance in a run counts as
+    /// 0.
     ahead: u64,
 }
 
@@ -57,33 +58,33 @@ impl StoreClock {
         met.map(move |step| (from.max(step.from) + step.ahead, to.min(step.to) + step.ahead))
     }
 
-    /// The earliest time that it shows between the two instants.
+    /// Returns the earliest time that the clock shows between the two instants.
     #[must_use]
     pub fn earliest(&self, from: u64, to: u64) -> u64 {
         self.readings(from, to.min(NEVER)).map(|(first, _)| first).min().unwrap_or(from)
     }
 
-    /// The latest time that it shows between the two instants.
+    /// Returns the latest time that the clock shows between the two instants.
     #[must_use]
     pub fn latest(&self, from: u64, to: u64) -> u64 {
         self.readings(from, to.min(NEVER)).map(|(_, last)| last).max().unwrap_or(to)
     }
 
-    /// How much is left for certain, at each instant up to `by`, of a lease or a ttl that the call
-    /// began.
+    /// Returns how much of a lease or a ttl that the call began is certainly left at each instant
+    /// up to `by`.
     #[must_use]
     pub fn left_of(&self, op: &Op, duration: u64, by: u64) -> u64 {
         let ends = self.earliest(op.invoke, op.end()).saturating_add(duration);
         ends.saturating_sub(self.latest(op.invoke, by))
     }
 
-    /// Whether a fault moved it between the two instants.
+    /// Returns whether a fault moved the clock between the two instants.
     #[must_use]
     pub fn is_moved(&self, from: u64, to: u64) -> bool {
         self.readings(from, to).count() > 1
     }
 
-    /// Whether a fault set it back between the two instants.
+    /// Returns whether a fault set the clock back between the two instants.
     #[must_use]
     pub fn is_set_back(&self, from: u64, to: u64) -> bool {
         let met: Vec<&Step> =

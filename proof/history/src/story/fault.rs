@@ -12,18 +12,20 @@ pub struct Fault {
     pub from: u64,
     /// When everything was as before the fault.
     pub to: Option<u64>,
-    /// The process that it struck or whose connections it disturbed; `None` for all processes.
+    /// The process that the fault struck or whose connections it disturbed; `None` for all
+    /// processes.
     pub victim: Option<u32>,
     pub lossy: bool,
     /// When something was really wrong, if anything was: a process was dead or stopped, a
     /// connection was disturbed, or a server was unavailable.
     pub real: Option<(u64, u64)>,
-    /// By how much it moved the store's clock.
+    /// By how much the fault moved the store's clock.
     pub moved_ns: i64,
 }
 
 impl Fault {
-    /// Whether it disturbed connections of that process. A server that is unavailable also counts.
+    /// Returns whether the fault disturbed connections of that process. A server that is
+    /// unavailable also counts.
     #[must_use]
     pub fn cuts(&self, proc: u32) -> bool {
         let of_process = matches!(self.name.as_str(), "kill" | "stop" | "clock" | "leap");

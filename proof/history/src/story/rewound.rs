@@ -5,12 +5,12 @@ use super::{Op, Story};
 use crate::event::Fun;
 use crate::when::slop;
 
-/// A token that a store showed: between which instants, and which.
+/// A token that a store showed: the two instants between which the store showed it, and the token.
 type Shown = (u64, u64, u64);
 
-/// Whether the store showed a smaller token than one that it had shown before, for a reason that the
-/// stores document: in between, the record may have gone with its ttl, and the clock was set back.
-/// Either token may be of a grant that no caller heard of.
+/// Returns whether the store showed a smaller token than one that it had shown before, for a reason
+/// that the stores document: in between, the record's ttl may have ended, and the clock was set
+/// back. Either token may come from a grant whose answer no caller got.
 pub(super) fn is_rewound(story: &Story) -> bool {
     let answered = story.ops.iter().filter(|op| !op.fun.is_force());
     let answers = answered.filter_map(|op| Some((op.invoke, op.answer?, op.token?)));
@@ -27,7 +27,7 @@ pub(super) fn is_rewound(story: &Story) -> bool {
     })
 }
 
-/// Whether a record of this story may have gone with its ttl by then.
+/// Returns whether a record of this story may have disappeared by then because its ttl had ended.
 fn may_be_gone(story: &Story, by: u64) -> bool {
     let unfinished = story.tenures.iter().any(|holder| {
         holder.of(story, Fun::Acquire).any(|asked| {

@@ -13,9 +13,10 @@ use crate::when::slop;
 pub struct Tenure {
     /// The owner.
     pub owner: u128,
-    /// Its token, if its grant was answered.
+    /// The owner's token, if its grant was answered.
     pub token: Option<u64>,
-    /// Its store calls, by their numbers in the story, in the order in which they were sent.
+    /// The owner's store calls, by their numbers in the story, in the order in which they were
+    /// sent.
     pub ops: Vec<usize>,
 }
 
@@ -42,13 +43,14 @@ pub(super) fn tenures(ops: &[Op]) -> Vec<Tenure> {
 /// When a completion took effect, as far as this is known.
 #[derive(Debug, Clone, Copy)]
 pub struct Completed {
-    /// It took effect no earlier than this.
+    /// The earliest time at which the completion may have taken effect.
     pub from: u64,
-    /// It took effect no later than this: by then, it was answered or a caller got its value.
+    /// The latest time at which the completion may have taken effect: by then, it was answered or a
+    /// caller got its value.
     pub by: u64,
     /// Its ttl.
     pub ttl: u64,
-    /// Its ttl ends no earlier than this, by the store's clock.
+    /// The earliest time at which the result's ttl may end, by the store's clock.
     pub until: u64,
     /// Whether the completion was acknowledged to its caller; otherwise, only other callers got the
     /// value.
@@ -58,7 +60,7 @@ pub struct Completed {
 }
 
 impl Completed {
-    /// Whether its ttl runs for certain at each instant up to `by`.
+    /// Returns whether the result's ttl certainly runs at each instant up to `by`.
     #[must_use]
     pub fn stands(&self, story: &Story, by: u64) -> bool {
         story.clock.latest(self.from, by) + slop(self.ttl) < self.until
@@ -66,34 +68,34 @@ impl Completed {
 }
 
 impl Tenure {
-    /// Its calls of one kind.
+    /// Returns the owner's calls of one kind.
     pub fn of<'s>(&'s self, story: &'s Story, fun: Fun) -> impl Iterator<Item = &'s Op> {
         self.ops.iter().map(|at| &story.ops[*at]).filter(move |op| op.fun == fun)
     }
 
-    /// Its acquires that were granted.
+    /// Returns the owner's acquires that were granted.
     pub fn grants<'s>(&'s self, story: &'s Story) -> impl Iterator<Item = &'s Op> {
         self.of(story, Fun::Acquire).filter(|op| op.is_grant())
     }
 
-    /// Its acquires that may have been granted a lease without an answer that shows it. The answer
-    /// to a call that was sent twice shows what the first sending got, unless that lease was over by
-    /// then.
+    /// Returns the owner's acquires that may have been granted a lease without an answer that shows
+    /// this grant. The answer to a call that was sent twice shows what the first sending got,
+    /// unless that lease was over by then.
     pub fn maybe_grants<'s>(&'s self, story: &'s Story) -> impl Iterator<Item = &'s Op> {
         self.of(story, Fun::Acquire).filter(|op| {
             op.is_info() || op.twice && (op.may_outlast_its_lease() || story.is_forced_beside(op))
         })
     }
 
-    /// Whether one of its acquires that got no answer may have arrived late, but before the call
-    /// `judged` was answered, and may have given it the lease again.
+    /// Returns whether one of the owner's acquires that got no answer may have arrived late, but
+    /// before the call `judged` was answered, and may have given the owner the lease again.
     pub fn may_have_asked(&self, story: &Story, judged: &Op) -> bool {
         let mut asked = self.of(story, Fun::Acquire);
         let late = asked.any(|op| op.is_info() && op.invoke <= judged.end());
         story.excuse(Excuse::LateAcquire, judged, late)
     }
 
-    /// Its calls that certainly gave it a lease or extended its lease.
+    /// Returns the owner's calls that certainly gave it a lease or extended its lease.
     pub fn leases<'s>(&'s self, story: &'s Story) -> impl Iterator<Item = &'s Op> {
         self.ops
             .iter()
@@ -101,9 +103,9 @@ impl Tenure {
             .filter(|op| op.is_grant() || (op.fun == Fun::Extend && op.said(Said::Done)))
     }
 
-    /// Its calls that may have set the end of its lease after `last` did: those under way at the
-    /// same time, and, if the clock was set back, all later ones up to `by`. Then a lease that is
-    /// prolonged may end earlier than it would have without.
+    /// Returns the owner's calls that may have set the end of its lease after `last` did: those
+    /// under way at the same time, and, if the clock was set back, all later ones up to `by`,
+    /// because such a call may then shorten the lease.
     pub fn resets<'s>(
         &'s self,
         story: &'s Story,
@@ -120,8 +122,8 @@ impl Tenure {
         })
     }
 
-    /// Whether its lease may have been ended before the call `judged` was answered: by its own
-    /// release or completion, or by an operator.
+    /// Returns whether the owner's lease may have been ended before the call `judged` was answered:
+    /// by the owner's release or completion, or by an operator.
     pub fn may_have_ended(&self, story: &Story, judged: &Op) -> bool {
         let verbs = [Fun::ForceRelease, Fun::ForceResolve];
         if story.may_be_forced(self, &verbs, judged.end(), judged) {
@@ -135,7 +137,7 @@ impl Tenure {
             || story.excuse(Excuse::Repeated, judged, has(&|op| op.twice))
     }
 
-    /// Its completion, if that certainly took effect.
+    /// Returns the owner's completion, if that certainly took effect.
     pub fn completed(&self, story: &Story) -> Option<Completed> {
         let sent: Vec<&Op> = self.of(story, Fun::Complete).filter(|op| !op.failed).collect();
         let first = sent.iter().map(|op| op.invoke).min()?;
@@ -166,14 +168,14 @@ impl Tenure {
 }
 
 impl Story {
-    /// How much is left for certain, at each instant up to `by`, of a lease or a ttl that the call
-    /// began, by the store's clock.
+    /// Returns how much of a lease or a ttl that the call began is certainly left, by the store's
+    /// clock, at each instant up to `by`.
     #[must_use]
     pub fn left_of(&self, op: &Op, duration: u64, by: u64) -> u64 {
         self.clock.left_of(op, duration, by)
     }
 
-    /// Whether it is the story of that identity.
+    /// Returns whether this is the story of that identity.
     #[must_use]
     pub fn is_named(&self, scope: &str, key: &str) -> bool {
         self.scope == scope && self.key == key
@@ -200,8 +202,8 @@ impl Story {
         self.ops.iter().filter(move |op| op.fun.is_force() && op.asked.is_some_and(is_its))
     }
 
-    /// Whether one of these interventions, with one of these verbs and sent before `at`, may have
-    /// changed the record. This excuses the judged call.
+    /// Returns whether an operator's intervention with one of these verbs, which was sent before
+    /// `at`, may have changed the record of `holder`. If so, this excuses the judged call.
     #[must_use]
     pub fn may_be_forced(&self, holder: &Tenure, verbs: &[Fun], at: u64, judged: &Op) -> bool {
         let forced = self.forces(holder).any(|op| {

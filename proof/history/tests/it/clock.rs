@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A store's clock that moves during the run: leases and ttls end by it (ACQ-7), and by nothing
-//! else. What does not depend on the time is judged as ever.
+//! else. What does not depend on the time is judged as always.
 
 use crate::script::{broken, manifest, run, run_of};
 
-/// How much of a lease of 100 ms is over at 50 ms depends on the clock.
+/// A history in which the clock decides how much of a lease of 100 ms is over at 50 ms.
 const EARLY: &str = "1000-1002 acquire A granted 1
     1050-1052 acquire B took_over 2
     1060-1062 complete B done v=2
@@ -75,7 +75,7 @@ fn l4_l3_a_larger_token_that_was_granted_before_takes_nothing_over() {
     assert!(broken(rewound).is_empty(), "{:?}", broken(rewound));
 }
 
-/// The record with token 900 is over, and the clock is set back.
+/// A history in which the record with token 900 is over, and the clock is then set back.
 const REWOUND: &str = "1000-1002 acquire A granted 900
     1010-1012 complete A done v=1 ttl=1000
     2500-2501 fault jump moved=-500
@@ -87,10 +87,10 @@ const REWOUND: &str = "1000-1002 acquire A granted 900
 fn acq_10_tokens_may_fall_after_a_record_is_gone_and_its_clock_was_set_back() {
     assert!(broken(REWOUND).is_empty());
     assert_eq!(history::judge(&run(REWOUND)).counts.rewound, 1);
-    // The record was there, so its counter was too.
+    // The record still existed, and the counter of its tokens with it.
     let kept = REWOUND.replace("ttl=1000", "ttl=3600000");
     assert!(broken(&kept).contains(&"S9"));
-    // The clock was set forward.
+    // If the clock was set forward instead, a smaller token is wrong.
     assert!(broken(&REWOUND.replace("-500", "500")).contains(&"S9"));
     // The tokens of SQLite come from a counter.
     let sqlite = history::Manifest { store: "sqlite".into(), ..manifest() };

@@ -14,7 +14,7 @@ const SILENT: &str = "0-510 respond c1 executed recorded=yes v=7
     501-502 complete A done v=7
     503 told 1 completed";
 
-/// For each excuse, the store and a history in which it covers something.
+/// Returns, for each excuse, the store and a history in which the excuse covers something.
 fn excused(excuse: Excuse) -> (&'static str, String) {
     let store = match excuse {
         Excuse::NoFingerprint => "memory",
@@ -136,7 +136,8 @@ fn s18_a_call_that_no_connection_carried_has_not_taken_effect() {
     assert_eq!(script("30 away since=20 victim=2"), 0);
 }
 
-/// A hundred stories without a fault. In the first `excused` of them, an acquire got no answer.
+/// Returns a hundred stories without a fault. In the first `excused` of them, an acquire got no
+/// answer.
 fn with_strangers(excused: u64) -> String {
     let story = |number: u64| {
         let owner = if number < excused { "\n120-? acquire B key=K" } else { "" };

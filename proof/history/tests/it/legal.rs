@@ -98,7 +98,7 @@ struct Client {
     print: Option<Print>,
     aim: Aim,
     token: Option<u16>,
-    /// How often it repeats its acquire, and how often it sends a heartbeat.
+    /// How often the owner repeats its acquire, and how often it sends a heartbeat.
     again: u32,
     beats: u32,
 }

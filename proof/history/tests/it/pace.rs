@@ -8,8 +8,8 @@ use crate::script::{broken, manifest, run_of};
 /// The longest poll in the histories, plus the delay that a timer may have.
 const BOUND: u64 = 50 + 10;
 
-/// Twenty identities: `late` of them have a wait that ends `by` ms too late, and the others one
-/// that ends at once.
+/// Returns twenty identities: `late` of them have a wait that ends `by` ms too late, and the others
+/// have one that ends at once.
 fn twenty(late: usize, by: u64, story: impl Fn(u64) -> String) -> String {
     let named = |(at, script): (usize, String)| {
         let line = |line: &str| format!("{} key=k{at}", line.trim().replace("cN", &call(at)));
@@ -29,8 +29,8 @@ fn judged(manifest: Manifest, script: &str) -> Vec<&'static str> {
     judge(&run).violations.iter().map(|violation| violation.rule).collect()
 }
 
-/// A wait that a completion ends, and that is answered `late` ms after that; the store's calls do
-/// not count.
+/// Returns a wait that a completion ends, and whose answer comes `late` ms after the completion.
+/// The store's calls do not count.
 fn completed(waiter: &str, late: u64) -> String {
     let (asked, end) = (22 + late, 24 + late);
     format!(
@@ -74,7 +74,8 @@ fn l2_half_of_the_waiters_of_a_process_are_woken_and_need_no_poll() {
     let other = twenty(20, 6, |by| completed("p2", by));
     assert!(broken(&other).is_empty());
     assert_eq!(judged(Manifest { pushes: true, ..manifest() }, &other), ["L2"]);
-    // Waiters that their own process wakes do not hide that no wake-up crosses to another one.
+    // Waiters that are woken in their own process do not hide that no wake-up reaches another
+    // process.
     let mixed = twenty(10, 6, |by| completed(if by > 0 { "p2" } else { "p1" }, by));
     assert!(broken(&mixed).is_empty());
     assert_eq!(judged(Manifest { pushes: true, ..manifest() }, &mixed), ["L2"]);
@@ -150,7 +151,7 @@ fn l3_a_waiter_is_granted_what_a_holder_released() {
     assert_eq!(broken(&twenty(3, BOUND + 1, story)), ["L3"]);
 }
 
-/// An action of 500 ms under a lease of `lease` ms, with these heartbeats and a fault.
+/// Returns an action of 500 ms under a lease of `lease` ms, with these heartbeats and a fault.
 fn held(lease: u64, beats: &[&str], fault: &str) -> String {
     let beats: String = beats
         .iter()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A short form of histories. A line is `[pN] FROM-TO FN ..`, times in milliseconds; `?` for an end
-//! that is unknown.
+//! A short form of histories. A line is `[pN] FROM-TO FN ..`, with times in milliseconds; `?`
+//! stands for an unknown end.
 
 use history::{Event, Fun, Line, Manifest, Phase, Run, Said};
 

@@ -90,7 +90,7 @@ impl Step<'_> {
         }
     }
 
-    /// What a caller does with an answer, the same in every loop: it is granted, returns the
+    /// Lets the client react to an answer as in every loop: it is granted the lease, returns the
     /// result, answers "in flight" at its deadline, or sleeps.
     fn meet(&mut self, client: u8, deadline: Tick, answer: Answer) -> Option<()> {
         let refused = matches!(self.phase(client), Phase::Waiting { refused: true, .. });

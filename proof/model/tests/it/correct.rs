@@ -135,9 +135,9 @@ fn acq_7_a_fast_clock_changes_nothing() {
     holds(bounds, &[&absent[..], &ONE_FINGERPRINT].concat());
 }
 
-/// A lost acquire arrives late. It may give the lease back to an owner that had lost it, whose
-/// completion then counts: it is fenced by owner, an epoch still has one value, and nothing runs
-/// within its ttl.
+/// A lost acquire arrives late. It may give the lease back to an owner that had lost it. That
+/// owner's completion then counts, because completions are fenced by owner. An epoch still has one
+/// value, and nothing runs within the value's ttl.
 #[test]
 fn acq_9_acq_11_late_acquires_do_no_harm() {
     let bounds = Bounds { late_acquires: true, budget: budget(4, 0, 0, 0, 2), ..Bounds::new(2) };

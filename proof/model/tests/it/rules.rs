@@ -12,7 +12,7 @@ const RULES: &str = "ACQ-1 ACQ-2 ACQ-3 ACQ-4 ACQ-5 ACQ-6 ACQ-7 ACQ-9 ACQ-10 ACQ-
      CMP-2 CMP-3 CMP-4 CMP-5 CMP-6 CMP-9 FP-1 FP-2 HTTP-6 ID-1 ID-2 RUN-1 RUN-2 RUN-3 RUN-4 \
      RUN-5 RUN-6 STO-4";
 
-/// The invariants, of S1 to S19 and L1 to L10, that they cover.
+/// The invariants, among S1 to S19 and L1 to L10, that the properties and sights cover.
 const INVARIANTS: &str = "L1 L2 L3 L5 L6 S1 S2 S3 S4 S5 S6 S7 S8 S10 S11 S12 S13 S16 S17 S18";
 
 #[test]

@@ -14,7 +14,7 @@ impl Puzzle<'_> {
         let earliest = self.clock.earliest(from, to);
         let reaches =
             |from: u64, end: u64| self.clock.latest(from, to).saturating_add(slop(LONG)) >= end;
-        // A record that was over at any instant since then may have been purged.
+        // A record that was over at any instant since its end was set may have been purged.
         let since = state.since.min(from);
         match state.slot.record {
             Record::Absent => now == 0,

@@ -49,7 +49,7 @@ impl Puzzle<'_> {
                     }
                     next.slot = put_back(left);
                     // In the memory store, the resolved record has no fingerprint, because the
-                    // store does not keep that of a lease.
+                    // store does not keep the fingerprint of a lease.
                     if left != slot
                         && op.fun == Fun::ForceResolve
                         && let Record::Complete(done) = next.slot.record
