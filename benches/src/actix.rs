@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `actix`: compares the server CPU per request of guarded endpoints with a plain actix-web
-//! handler in the same server, in the way in which suite `http` does for axum.
+//! Suite `actix`: compares the server CPU per request of guarded endpoints with that of a plain
+//! actix-web handler in the same server, as suite `http` does for axum.
 
 use std::net::TcpListener;
 
@@ -98,7 +98,7 @@ fn routes(
             web::resource(path).wrap(Idempotency::new(filter, policy)).route(web::post().to(plain))
         };
         // The router tries the routes in turn, so each plain route stands between two guarded
-        // routes.
+        // routes: no route gains from its place.
         config
             .route("/annotated", web::post().to(annotated(strict.clone())))
             .route("/plain", web::post().to(plain))

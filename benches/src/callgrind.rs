@@ -7,11 +7,11 @@ use std::process::Command;
 
 use crate::report::{Report, Row};
 
-/// Instructions per operation of `child ARGS.. COUNT`: the difference between a run with `many` and
-/// one with `few`, divided by the difference of the counts. Set-up is the same in both runs, so it
-/// cancels out.
+/// Returns the instructions per operation of `child ARGS.. COUNT`: the difference between a run
+/// with `many` and one with `few`, divided by the difference of the counts. Set-up is the same in
+/// both runs, so it cancels out.
 ///
-/// `None`, with a message, if valgrind is missing.
+/// Prints a message and returns `None` if valgrind is missing.
 ///
 /// # Errors
 /// If valgrind is installed but a run of it fails.
@@ -28,7 +28,7 @@ pub fn instructions(args: &[&str], few: u64, many: u64) -> Result<Option<f64>, S
     Ok(Some(more.saturating_sub(less) as f64 / many.saturating_sub(few).max(1) as f64))
 }
 
-/// Whether valgrind can be started.
+/// Returns whether valgrind can be started.
 #[must_use]
 pub fn available() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success())
@@ -80,11 +80,11 @@ pub fn row(
     Ok(())
 }
 
-/// The instructions of a callgrind profile that were spent in functions whose name contains `part`,
-/// callees left out.
+/// Returns the instructions of a callgrind profile that were spent in functions whose name contains
+/// `part`, without their callees.
 fn spent_in(part: &str, profile: &str) -> u64 {
-    // In a profile, a function's number is followed by its name the first time, and then appears
-    // alone.
+    // In a profile, a function's number is followed by the function's name the first time, and
+    // later stands alone.
     let mut wanted = HashSet::new();
     let (mut inside, mut of_callee, mut spent) = (false, false, 0);
     for line in profile.lines() {

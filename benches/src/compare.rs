@@ -31,13 +31,13 @@ pub struct Median {
     pub name: &'static str,
     /// The median cost of one operation.
     pub cost: f64,
-    /// The median, over the rounds, of its cost divided by that of the first contender.
+    /// The median, over the rounds, of this contender's cost divided by the first contender's.
     pub ratio: f64,
     costs: Vec<f64>,
 }
 
 impl Median {
-    /// The median, over the rounds, of its cost divided by `other`'s.
+    /// Returns the median, over the rounds, of this contender's cost divided by `other`'s.
     #[must_use]
     pub fn times(&self, other: &Self) -> f64 {
         median(self.costs.iter().zip(&other.costs).map(|(mine, others)| mine / others).collect())
@@ -45,9 +45,9 @@ impl Median {
 }
 
 /// Runs a round to warm up, and then `rounds` rounds. In each round, every contender runs one
-/// batch. Each round begins with another contender, so that a drift of the machine's speed affects
-/// all contenders alike. The order is always the same, so no contender runs twice in a row with
-/// caches that it has warmed itself. The first contender is the floor.
+/// batch. Each round begins with the next contender, so that a drift of the machine's speed affects
+/// all contenders alike. The contenders always follow each other in the same order, so none runs
+/// twice in a row with caches that it has warmed itself. The first contender is the floor.
 pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Median> {
     let mut costs = vec![Vec::with_capacity(rounds); contenders.len()];
     for round in 0..=rounds {
@@ -75,7 +75,8 @@ pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Medi
         .collect()
 }
 
-/// Nanoseconds per operation of `operations` calls of `work`, which gets the number of each call.
+/// Returns the nanoseconds per operation of `operations` calls of `work`, which gets the number of
+/// each call.
 pub fn nanos(operations: u64, mut work: impl FnMut(u64)) -> f64 {
     let start = now();
     for n in 0..operations {
@@ -84,21 +85,21 @@ pub fn nanos(operations: u64, mut work: impl FnMut(u64)) -> f64 {
     per_operation(start, operations)
 }
 
-/// Nanoseconds since `start`, divided by `operations`.
+/// Returns the nanoseconds since `start`, divided by `operations`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
 pub fn per_operation(start: Instant, operations: u64) -> f64 {
     start.elapsed().as_nanos() as f64 / operations.max(1) as f64
 }
 
-/// The current time, for measurements.
+/// Returns the current time, for measurements.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// The middle value; NaN for none.
+/// Returns the median of the values, or NaN if there are none.
 #[must_use]
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);

@@ -18,7 +18,7 @@ pub struct Heap {
 pub type HeapCounter = fn() -> Option<Heap>;
 
 impl Heap {
-    /// What was added since `earlier`, per operation: allocations and bytes.
+    /// Returns what was added since `earlier`, per operation: allocations and bytes.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub fn since(self, earlier: Self, operations: u64) -> (f64, f64) {
@@ -66,13 +66,15 @@ pub fn answer(name: &str, value: f64) {
     println!("answer {name} {value}");
 }
 
-/// Bytes of memory that this process has in RAM; `None` if the system does not report it.
+/// Returns the bytes of memory that this process has in RAM, or `None` if the system does not
+/// report it.
 #[must_use]
 pub fn resident() -> Option<u64> {
     kibibytes("/proc/self/status", "VmRSS:")
 }
 
-/// Bytes of memory that a process could still get; `None` if the system does not report it.
+/// Returns the bytes of memory that a process could still get, or `None` if the system does not
+/// report it.
 #[must_use]
 pub fn available() -> Option<u64> {
     kibibytes("/proc/meminfo", "MemAvailable:")

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `http`: compares the server CPU per request of guarded endpoints with a plain axum handler
-//! in the same server.
+//! Suite `http`: compares the server CPU per request of guarded endpoints with that of a plain axum
+//! handler in the same server.
 //!
-//! One server process on one core, one load generator on another. The cost of a request is the CPU
-//! time of the server's threads, as the kernel counts it, so it does not depend on the load of the
-//! machine.
+//! One server process runs on one core, and one load generator on another. The cost of a request is
+//! the CPU time of the server's threads, as the kernel counts it, so it does not depend on the load
+//! of the machine.
 
 use std::net::SocketAddr;
 
@@ -20,10 +20,10 @@ pub(crate) mod server;
 use load::{Idle, Keys, Load};
 use server::{Cores, Server};
 
-/// Requests of one batch. Batches are short and rounds are many, so that a neighbour on a shared
-/// machine spoils only a few ratios, which do not change the median.
+/// The number of requests in one batch. Batches are short and rounds are many, so that a neighbour
+/// on a shared machine spoils only a few ratios, which do not change the median.
 pub(crate) const BATCH: u64 = 4_000;
-/// The connections that these requests use.
+/// The number of connections over which a batch is sent.
 pub(crate) const CONNECTIONS: usize = 64;
 pub(crate) const ROUNDS: usize = 61;
 
@@ -48,7 +48,8 @@ const KEYLESS: [Way; 3] = [
     ("keyless, layer", "/optional-layered", Keys::None),
 ];
 
-/// In the set-up that people run, for comparison: all cores, and a client that sleeps.
+/// The ways with a key in a set-up as in production, for comparison: all cores, and a client that
+/// sleeps.
 const THREADS_KEYED: [Way; 3] = [
     ("plain axum, threads", "/plain", Keys::Fresh),
     ("first execution, threads", "/annotated", Keys::Fresh),
@@ -89,10 +90,10 @@ pub(crate) fn how() -> String {
     format!(
         "Each request is a POST with a body of 180 bytes, and the handler answers with 180 bytes \
          of its own. The server uses the memory store, and the client sends the requests over \
-         {CONNECTIONS} connections (HTTP/1.1). The client polls its sockets and never sleeps, \
-         because the work of waking it would be charged to the server, and more of it to a slower \
-         server. The contenders take turns in {ROUNDS} rounds, each with {BATCH} requests for each \
-         contender. "
+         {CONNECTIONS} connections (HTTP/1.1). The client polls its sockets and never sleeps. \
+         Waking a sleeping client would cost CPU time of the server, and the client would sleep \
+         more often with a slower server. The contenders take turns in {ROUNDS} rounds, each with \
+         {BATCH} requests for each contender. "
     )
 }
 
@@ -166,7 +167,7 @@ pub(crate) fn latency(report: &mut Report, load: &Load, plain: &'static str) -> 
     Ok(())
 }
 
-/// Figures that are counted inside one process, without a socket.
+/// Adds the figures that are counted inside one process, without a socket.
 fn inside_rows(report: &mut Report) -> Result<(), String> {
     let counts = counted(&["http", "inside"])?;
     let get = |name: &str| {
@@ -185,8 +186,8 @@ fn inside_rows(report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
-/// Instructions of a call straight into the router, without a socket: a figure that does not vary
-/// with the machine. SHA-256 is left out, because valgrind runs it in software.
+/// Adds the instructions of a call straight into the router, without a socket: a figure that does
+/// not vary with the machine. SHA-256 is left out, because valgrind runs it in software.
 fn instruction_rows(report: &mut Report) -> Result<(), String> {
     let mut plain = None;
     for way in ["plain", "first", "replay", "keyless"] {

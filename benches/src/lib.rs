@@ -2,12 +2,12 @@
 //! The benchmarks. Every figure is compared with a raw floor, which is measured in the same loop of
 //! the same run.
 //!
-//! `cargo xtask bench` runs all suites except `growth`, which takes long; `cargo xtask bench
-//! memory` runs one. Each run is added to `docs/bench/runs/<suite>.tsv`. `cargo xtask bench --runs 5
-//! memory` adds runs until there are five of this revision, so the same command continues after an
-//! interruption. `BENCHMARKS.md` shows medians and quartiles over all runs of the same revision, and
-//! `docs/bench/<suite>.svg` shows the plot of the last run; the exit code says whether the medians
-//! meet all goals.
+//! `cargo xtask bench` runs all suites except `growth`, which takes a long time; `cargo xtask bench
+//! memory` runs only the suite `memory`. Each run is added to `docs/bench/runs/<suite>.tsv`. `cargo
+//! xtask bench --runs 5 memory` adds runs until there are five of this revision, so the same
+//! command continues after an interruption. `BENCHMARKS.md` shows medians and quartiles over all
+//! runs of the same revision, and `docs/bench/<suite>.svg` shows the plot of the last run; the exit
+//! code says whether the medians meet all goals.
 //!
 //! # Adding a suite
 //! Write `src/<name>.rs` with `run` and, where it measures in child processes, `child`; add
@@ -23,7 +23,7 @@
 //!   child processes, tables that grow;
 //! - [`report::Report`] holds rows, notes and plots, and is what `run` returns.
 //!
-//! Absolute times depend on the machine of the day. State a goal for a ratio or for a counted
+//! Absolute times depend on the machine and the day. State a goal for a ratio or for a counted
 //! figure (instructions, allocations, bytes, round trips), never for a time.
 
 use std::path::{Path, PathBuf};
@@ -53,9 +53,10 @@ struct Suite {
     name: &'static str,
     /// Runs the suite, and returns its report.
     run: fn() -> Result<Report, String>,
-    /// Runs a child process: a workload, which the arguments after the suite's name choose.
+    /// The main function of a child process: runs the workload that the arguments after the suite's
+    /// name select.
     child: fn(args: &[String], heap: HeapCounter) -> Result<(), String>,
-    /// Whether the suite runs only when it is named, because it takes long.
+    /// Whether the suite runs only when it is named, because it takes a long time.
     by_name: bool,
 }
 
@@ -122,7 +123,7 @@ fn run(names: &[String]) -> Result<bool, String> {
     };
     let mut met = true;
     for suite in chosen {
-        // A suite that fails must not keep the others from running unattended.
+        // A failure of one suite must not end an unattended run of the others.
         met &= runs_of(suite, wanted).unwrap_or_else(|problem| {
             eprintln!("bench: {}: {problem}", suite.name);
             false
@@ -131,8 +132,8 @@ fn run(names: &[String]) -> Result<bool, String> {
     Ok(met)
 }
 
-/// Runs a suite until its revision has `wanted` runs, or once more. Returns whether the medians
-/// meet all goals.
+/// Runs a suite until its revision has `wanted` runs, or once if `wanted` is `None`. Returns
+/// whether the medians meet all goals.
 fn runs_of(suite: &Suite, wanted: Option<usize>) -> Result<bool, String> {
     let kept = || {
         report::runs_so_far(&root(), suite.name)
@@ -174,7 +175,7 @@ fn suite(name: &str) -> Result<&'static Suite, String> {
     })
 }
 
-/// The workspace's root.
+/// Returns the workspace's root.
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()

@@ -3,7 +3,7 @@
 //! driver.
 //!
 //! The floor writes and reads a table of the same schema on the same server. Each statement is a
-//! separate transaction, as durable as ours and with the same isolation level.
+//! separate transaction, with the durability and the isolation level of the store's statements.
 //!
 //! This file is over 400 lines long because the floor, the tables that it shares with the store,
 //! and what is measured on them belong together.
@@ -53,7 +53,7 @@ struct Bare {
     select: Arc<str>,
 }
 
-/// A connection with the settings of the store's connections.
+/// Opens a connection with the settings of the store's connections.
 async fn connect(url: &str) -> Result<MySqlConnection, String> {
     let options = MySqlConnectOptions::from_str(url).map_err(text)?;
     let options = options
@@ -246,8 +246,8 @@ pub(crate) fn run() -> Result<Report, String> {
     );
     report.note(
         "*Known key*: the process has seen the record complete, and reads it by primary key. \
-         *First contact*: the process has not seen it, and the upsert finds it, which locks the \
-         row. A waiter's time runs from just before another process sends the completing call \
+         *First contact*: the process has not seen it, and the upsert, which locks the row, finds \
+         it. A waiter's time runs from just before another process sends the completing call \
          until the waiter has the decoded result. The server sends no notifications, so a waiter \
          polls, with pauses that grow to 40 ms. The statements of a thousand callers are all that \
          the server executed. Their goal is 1,000 first looks and three times the polls of one \

@@ -2,8 +2,8 @@
 //! Suite `memory`: compares the memory store with a bare map behind a mutex (the floor) and with
 //! dashmap (a peer).
 //!
-//! It takes about five minutes. The ten million records take 4 GiB, and are left out if the machine
-//! does not have that much.
+//! The suite takes about five minutes. Its ten million records need 4 GiB of memory, and are left
+//! out if the machine has too little.
 
 use std::hint::black_box;
 use std::pin::pin;
@@ -80,13 +80,13 @@ pub(crate) fn run() -> Result<Report, String> {
          beforehand, and each contains its keyed hash. The floor is a `HashMap` behind one \
          `std::sync::Mutex`, with the same hash function. `{PEER}` is a `DashMap` with its default \
          hash function, SipHash; its acquire is one atomic `entry`. Both maps use scope and key as \
-         the key, check an owner and a time on every call, and share the value. They do nothing \
-         else: no bounds, no reclaiming, no waiters, no tokens. {READER:?} does even less: it \
-         knows that the call is a duplicate, and only looks the value up. Every contender reads \
-         the clock on every call, which takes about 25 ns, so the goal is set where the clock \
-         stands still. *Hot* rows cycle through {HOT} identities; *cold* rows read a million \
-         identities in random order. Instructions are counted by callgrind, as the difference of \
-         two counts of the same work, including the loop around it.",
+         the key, check an owner and a time on every call, and return the value without copying \
+         it. They do nothing else: no bounds, no reclaiming, no waiters, no tokens. {READER:?} \
+         does even less: it knows that the call is a duplicate, and only looks the value up. Every \
+         contender reads the clock on every call, which takes about 25 ns, so the goal is set for \
+         rows in which the clock stands still. *Hot* rows cycle through {HOT} identities; *cold* \
+         rows read a million identities in random order. Instructions are counted by callgrind, as \
+         the difference of two counts of the same work, including the loop around it.",
     ));
     report.note(
         "Bytes are those requested from the allocator. The allocator's own overhead is not \
@@ -96,7 +96,7 @@ pub(crate) fn run() -> Result<Report, String> {
     Ok(report)
 }
 
-/// Instructions per operation, by callgrind.
+/// Adds the instructions per operation, as callgrind counts them.
 fn instructions(report: &mut Report) -> Result<(), String> {
     let works = [
         ("replay", "replay, instructions", Some(260.0)),
@@ -132,7 +132,7 @@ fn instructions(report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
-/// Allocations per operation and bytes per record, by a counting allocator in a child.
+/// Adds allocations per operation and bytes per record, from the counting allocator of a child.
 fn allocations(report: &mut Report) -> Result<(), String> {
     let count = heap::counted(&["memory", "allocations"])?;
     let get = |name: &str| {
@@ -161,7 +161,7 @@ fn allocations(report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
-/// Nanoseconds of our store, in turn with the floor and the peers.
+/// Measures the nanoseconds of our store, in turn with the floor and the peers.
 fn times(report: &mut Report) -> Result<(), String> {
     let (keep, blink_of) = (Ask::new(DAY), Ask::new(BLINK));
     let field = Field::new(Time::default());
@@ -228,7 +228,7 @@ fn at(ids: &[Item], n: u64) -> &Item {
     &ids[n % ids.len()]
 }
 
-/// Nanoseconds per operation of one thread, all contenders in turn. One thread runs in short
+/// Measures nanoseconds per operation of each thread, all contenders in turn. One thread runs short
 /// batches, which other users of the machine seldom interrupt. More threads need longer batches,
 /// because starting threads takes time.
 fn race(field: &Field, threads: u64, work: &(dyn Fn(&dyn Keeper, u64, u64) + Sync)) -> Vec<Median> {
@@ -267,7 +267,7 @@ fn rows(report: &mut Report, what: &str, medians: &[Median], goal: Option<f64>) 
     report.plot(plot);
 }
 
-/// `WORK WHO COUNT` runs a work COUNT times, for callgrind; `allocations` and `fill WHO COUNT`
+/// `WORK WHO COUNT` makes COUNT calls of WORK, for callgrind; `allocations` and `fill WHO COUNT`
 /// print figures of the counting allocator.
 pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -388,8 +388,8 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Repeats the `ids` until `work` has been done `count` times, rounded down to whole rounds; the
-/// loop itself costs a few instructions.
+/// Does `work` `count` times, rounded down to whole rounds over the `ids`; the loop itself costs a
+/// few instructions.
 #[inline(always)]
 fn rounds(ids: &[Item], count: usize, work: impl Fn(&Item) -> bool) {
     for _ in 0..count / ids.len() {

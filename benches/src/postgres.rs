@@ -3,8 +3,8 @@
 //! driver.
 //!
 //! The floor writes and reads a table of the same schema on the same server. Each statement is a
-//! separate transaction, as durable as ours. What the store adds is its SQL, its connections, and
-//! the checks of the answer.
+//! separate transaction, as durable as the store's. What the store adds is its SQL, its
+//! connections, and the checks of the answer.
 //!
 //! This file is over 400 lines long because the floor, the tables that it shares with the store,
 //! and what is measured on them belong together.
@@ -39,8 +39,8 @@ const SUITE: &str = "postgres";
 /// How many records are replayed in turn: so many that the last replay of each is long ago.
 const STRANGE: u64 = 50_000;
 const TASKS: usize = 64;
-/// The batches of the floor have the limits of the store's: the number of statements at a time, and
-/// of records in a statement.
+/// The limits of the floor's batches, which are the same as the store's: how many statements at a
+/// time, and how many records in a statement.
 const BATCHES: usize = 4;
 const BATCH: usize = 32;
 /// How many rows the purge deletes.
@@ -60,7 +60,7 @@ struct Bare {
     update: Arc<str>,
     update_many: Arc<str>,
     select: Arc<str>,
-    /// Updates that wait for a statement, with the tasks to tell.
+    /// Updates that wait for a statement, each with the sender that wakes its task.
     queued: Mutex<Vec<(String, oneshot::Sender<()>)>>,
     slots: Semaphore,
 }
@@ -119,7 +119,7 @@ impl Place {
                  WHERE scope=$1 AND key=$2"
             )
             .into(),
-            // All values are the same, so one is sent for all.
+            // All values are equal, so the statement has one value for all records.
             update_many: format!(
                 "UPDATE \"{table}\" SET state=1,expires_at=clock_timestamp()+interval '1 day',result=$3 \
                  WHERE scope=$1 AND key=ANY($2)"
@@ -239,7 +239,7 @@ impl Bare {
                 let count = queued.len().min(BATCH);
                 queued.drain(..count).collect()
             };
-            // Another task's statement has this task's update.
+            // Another task's statement contains this task's update.
             if batch.is_empty() {
                 break;
             }
@@ -252,9 +252,8 @@ impl Bare {
             if rows != batch.len() as u64 {
                 return Err(format!("{rows} of {} rows were updated", batch.len()));
             }
-            // The task of a failed round is gone.
             for (_, done) in batch {
-                // A task that has given up takes no answer.
+                // Ignore any error: the task may be gone after a failed round.
                 let _ = done.send(());
             }
         }
@@ -437,7 +436,7 @@ fn many_tasks(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(
     report.row(
         rate(format!("executions, {TASKS} tasks"), &writes[1], &writes[0]).ratio_at_least(0.9),
     );
-    // The store completes in batches under load, so the floor is shown so too.
+    // The store completes in batches under load, so the floor is also shown with batches.
     report.row(rate(format!("executions, {TASKS} tasks, again"), &writes[1], &writes[2]));
     report.row(rate(format!("{BATCHED}, {TASKS} tasks"), &writes[2], &writes[0]));
     let shape = Shape { each: 40, ..shape };
@@ -477,8 +476,8 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     across::crowds(report, SUITE, &name, polls, 60, || runtime.block_on(transactions(place)))
 }
 
-/// The number of transactions in the database so far. A server process reports its transactions
-/// when it ends or has been idle for a while.
+/// Returns the number of transactions in the database so far. A server process reports its
+/// transactions when it ends or has been idle for a while.
 async fn transactions(place: &Place) -> Result<u64, String> {
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     place.run("SELECT pg_stat_clear_snapshot()".into()).await?;
@@ -540,7 +539,7 @@ fn footprint(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<()
     })
 }
 
-/// How fast a purge deletes expired records, and how much it delays a caller.
+/// Measures how fast a purge deletes expired records, and how much it delays a caller.
 fn purge(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
     runtime.block_on(async {
         place.fill("over", OVER, "-2 days").await?;
@@ -596,8 +595,8 @@ pub(crate) fn grown(
     grown_tables(report, runtime, place, records, many)
 }
 
-/// [`grown`] with the server's shared buffers on pages of the usual size, and again on huge pages.
-/// Restarts the server, unless the machine has reserved no huge pages.
+/// Measures as [`grown`] does, with the server's shared buffers on pages of the usual size, and
+/// again on huge pages. Restarts the server, unless the machine has reserved too few huge pages.
 pub(crate) fn grown_by_pages(
     report: &mut Report,
     runtime: &Runtime,
@@ -610,7 +609,7 @@ pub(crate) fn grown_by_pages(
         place.number("SELECT current_setting('shared_memory_size_in_huge_pages')::bigint".into()),
     )?;
     if let Some(why) = pages::missing(needed) {
-        // The server cannot be using any.
+        // The server is on pages of the usual size, because there are too few huge pages for it.
         grown_tables(report, runtime, place, records, many)?;
         report.row(Row::missing(format!("the same at {many} records, huge pages"), why));
         return Ok(());
@@ -626,7 +625,7 @@ pub(crate) fn grown_by_pages(
         Ok(())
     };
     let measured = both();
-    // The server is left with its own setting, which applies after its next start.
+    // Give the server its own setting back, which applies after the server's next start.
     let reset = runtime.block_on(place.run("ALTER SYSTEM RESET huge_pages".into()));
     measured.and(reset.map(drop))
 }
@@ -647,7 +646,7 @@ impl Place {
     }
 }
 
-/// Measures on tables that are filled.
+/// Measures as [`grown`] does, on tables that are already filled.
 fn grown_tables(
     report: &mut Report,
     runtime: &Runtime,

@@ -2,7 +2,7 @@
 //! Suite `redis`: compares the Redis store with bare commands of the same driver.
 //!
 //! The floor sends the two writes and the one read that no store can avoid, over one shared
-//! connection like ours: `SET NX PX` and `SET PX`, and `GET` of a value as long as our record.
+//! connection as the store does: `SET NX PX`, `SET PX`, and `GET` of a value as long as a record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,7 +133,7 @@ impl Place {
         Err("the server did not finish rewriting its log within five minutes".into())
     }
 
-    /// How many commands the server has run so far.
+    /// Returns how many commands the server has run so far.
     async fn calls(&self) -> Result<u64, String> {
         let mut cmd = Cmd::new();
         cmd.arg("INFO").arg("stats");
@@ -179,7 +179,7 @@ async fn connection(url: &str) -> Result<MultiplexedConnection, String> {
     client.get_multiplexed_async_connection_with_config(&patience).await.map_err(text)
 }
 
-/// The key of a record, as `crates/retryproof-redis/src/record/key.rs` builds it.
+/// Returns the key of a record, as `crates/retryproof-redis/src/record/key.rs` builds it.
 fn record(prefix: &str, number: u64) -> String {
     format!("{prefix}:{{{}:{SCOPE}:{}}}", SCOPE.len(), key(number))
 }

@@ -55,42 +55,43 @@ struct Goal {
 }
 
 impl Row {
-    /// A figure that was measured.
+    /// Creates a row for a figure that was measured.
     pub fn new(what: impl Into<String>, value: f64, unit: &'static str) -> Self {
         Self { what: what.into(), value: Ok(value), unit, ratio: None, goal: None }
     }
 
-    /// A figure that could not be measured here, and why. It neither meets a goal nor misses it.
+    /// Creates a row for a figure that could not be measured here, with the reason. Such a row
+    /// neither meets a goal nor misses it.
     pub fn missing(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), value: Err(why.into()), unit: "", ratio: None, goal: None }
     }
 
-    /// The figure divided by that of `floor`, from the same loop.
+    /// Adds the ratio of the figure to that of `floor`, from the same loop.
     #[must_use]
     pub fn beside(mut self, floor: impl Into<String>, ratio: f64) -> Self {
         self.ratio = Some((floor.into(), ratio));
         self
     }
 
-    /// The goal: the figure itself is at most this.
+    /// Sets the goal: the figure itself is at most `limit`.
     #[must_use]
     pub fn value_at_most(self, limit: f64) -> Self {
         self.goal(false, true, limit)
     }
 
-    /// The goal: the figure itself is at least this.
+    /// Sets the goal: the figure itself is at least `limit`.
     #[must_use]
     pub fn value_at_least(self, limit: f64) -> Self {
         self.goal(false, false, limit)
     }
 
-    /// The goal: the ratio is at most this.
+    /// Sets the goal: the ratio is at most `limit`.
     #[must_use]
     pub fn ratio_at_most(self, limit: f64) -> Self {
         self.goal(true, true, limit)
     }
 
-    /// The goal: the ratio is at least this.
+    /// Sets the goal: the ratio is at least `limit`.
     #[must_use]
     pub fn ratio_at_least(self, limit: f64) -> Self {
         self.goal(true, false, limit)
@@ -101,8 +102,8 @@ impl Row {
         self
     }
 
-    /// Whether the medians of all runs meet the goal; without runs, whether this figure does. `None`
-    /// without a goal or a figure.
+    /// Returns whether the medians of all runs meet the goal; without runs, whether this figure
+    /// does. Returns `None` without a goal or a figure.
     fn met(&self, runs: &Runs) -> Option<bool> {
         let goal = self.goal?;
         let (own, all) = if goal.on_ratio {
@@ -114,8 +115,8 @@ impl Row {
         Some(if goal.at_most { figure <= goal.limit } else { figure >= goal.limit })
     }
 
-    /// The cells of the row: what, measured, ratio, goal, verdict. Figures are medians over the
-    /// runs, with their quartiles; without runs, they are this run's.
+    /// Returns the cells of the row: what, measured, ratio, goal, verdict. Figures are medians over
+    /// the runs, with their quartiles; without other runs, they are those of this run.
     fn cells(&self, runs: &Runs) -> [String; 5] {
         let measured = match &self.value {
             Ok(value) => {
@@ -143,7 +144,7 @@ impl Row {
 }
 
 impl Report {
-    /// A report without rows. `suite` names its markers and its plot.
+    /// Creates a report without rows. `suite` names its markers and its plot.
     pub fn new(suite: &'static str, title: impl Into<String>) -> Self {
         Self { suite, title: title.into(), rows: Vec::new(), notes: Vec::new(), plots: Vec::new() }
     }
@@ -164,7 +165,7 @@ impl Report {
         self.plots.push(plot);
     }
 
-    /// The rows of this run for a terminal.
+    /// Returns the rows of this run as text for a terminal.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = String::new();
@@ -227,12 +228,12 @@ impl Report {
     }
 }
 
-/// The lines before and after a suite's part of the page.
+/// Returns the lines before and after a suite's part of the page.
 fn markers(suite: &str) -> (String, String) {
     (format!("<!-- bench:{suite} -->\n"), format!("<!-- /bench:{suite} -->\n"))
 }
 
-/// How many rows have this verdict.
+/// Counts the rows with this verdict.
 fn count(page: &str, verdict: &str) -> usize {
     page.lines().filter(|line| line.ends_with(&format!("| {verdict} |"))).count()
 }
@@ -246,7 +247,7 @@ fn replace(page: &str, suite: &str, text: &str) -> String {
     }
 }
 
-/// The sentence at the top of the page that counts the rows which miss their goals.
+/// Returns the page with the sentence at its top that counts the rows which miss their goals.
 fn with_missed(page: &str) -> String {
     let (missed, met) = (count(page, "MISSED"), count(page, "met"));
     let line = format!("**{missed} of {} goals are missed.**", missed + met);
@@ -279,21 +280,22 @@ impl Circumstances {
 /// begin a new revision, and the runs of one revision can be spread over several commits.
 const MEASURED: [&str; 5] = ["crates", "benches", "xtask", "Cargo.toml", "Cargo.lock"];
 
-/// The last commit that changed what is measured. `+changes` follows if a file differs from it.
+/// Returns the last commit that changed what is measured, with `+changes` if a file differs from
+/// that commit.
 fn revision() -> String {
     let of = |command: &[&str]| ask("git", &[command, &["--"], &MEASURED].concat());
     let commit = of(&["log", "-1", "--format=%h"]);
     if of(&["status", "--porcelain"]).is_empty() { commit } else { commit + "+changes" }
 }
 
-/// What a program prints, or `?` if it cannot be run.
+/// Returns what a program prints, or `?` if it cannot be run.
 fn ask(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).current_dir(crate::root()).output().ok();
     let output = output.filter(|output| output.status.success());
     output.map_or("?".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Whether the table of a suite on the page has no missed goal.
+/// Returns whether the table of a suite on the page has no missed goal.
 ///
 /// # Errors
 /// When the page cannot be read.
@@ -304,7 +306,7 @@ pub fn meets_goals(root: &Path, suite: &str) -> std::io::Result<bool> {
     Ok(table.is_none_or(|(table, _)| count(table, "MISSED") == 0))
 }
 
-/// How many runs of a suite are kept at this revision, and the revision.
+/// Returns how many runs of a suite are kept at this revision, and the revision.
 ///
 /// # Errors
 /// When the file of the runs cannot be read.
@@ -322,7 +324,7 @@ impl fmt::Display for Circumstances {
     }
 }
 
-/// Three significant digits below 100, whole numbers above.
+/// Formats a value with three significant digits below 100, and as a whole number above.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),

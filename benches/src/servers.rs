@@ -32,7 +32,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(30);
 /// The value that each execution stores.
 pub(crate) const VALUE: [u8; 200] = [7; 200];
 
-/// A variable of the environment, or else of the file that `cargo xtask services up` wrote.
+/// Returns a variable of the environment, or else of the file that `cargo xtask services up` wrote.
 pub(crate) fn variable(name: &str) -> Option<String> {
     let file = crate::root().join("target/services/env");
     let written = || {
@@ -42,7 +42,7 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty()).or_else(written)
 }
 
-/// The URL of a service.
+/// Returns the URL of a service.
 pub(crate) fn url(service: &str) -> Result<String, String> {
     let name = format!("RETRYPROOF_TEST_{}", service.to_uppercase());
     variable(&name).ok_or_else(|| {
@@ -53,7 +53,7 @@ pub(crate) fn url(service: &str) -> Result<String, String> {
     })
 }
 
-/// A name for tables and keys that no other run uses.
+/// Returns a name for tables and keys that no other run uses.
 pub(crate) fn own_name() -> String {
     let random = OwnerId::new();
     let random = random.as_bytes();
@@ -68,7 +68,7 @@ pub(crate) fn runtime() -> Result<Runtime, String> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(text)
 }
 
-/// The key for a number: 36 bytes in the form of a UUID, and as scattered as UUIDs are.
+/// Returns the key for a number: 36 bytes in the form of a UUID, and as scattered as UUIDs are.
 pub(crate) fn key(number: u64) -> String {
     let [a, b] = [mixed(number), mixed(number ^ 0xA5A5_A5A5_0000_0000)];
     format!(
@@ -89,14 +89,16 @@ fn mixed(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The keys of the numbers below `records`, sorted, because an index is filled faster in order.
+/// Returns the keys of the numbers below `records`, sorted, because an index is filled faster in
+/// order.
 pub(crate) fn sorted_keys(records: u64) -> Vec<String> {
     let mut keys: Vec<String> = (0..records).map(key).collect();
     keys.sort_unstable();
     keys
 }
 
-/// The first of `count` numbers for new keys, above the numbers that tables are filled with.
+/// Returns the first of `count` numbers for new keys, above the numbers that tables are filled
+/// with.
 fn fresh(count: u64) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1 << 40);
     NEXT.fetch_add(count, Ordering::Relaxed)
@@ -122,7 +124,7 @@ pub(crate) async fn execution(store: &impl IdempotencyStore, number: u64) -> Res
     }
 }
 
-/// An acquire that finds the result.
+/// Acquires and finds the result, as a replay does.
 pub(crate) async fn replay(store: &impl IdempotencyStore, number: u64) -> Result<(), String> {
     match store.acquire(&identity(number)?, &request()).await.map_err(text)? {
         Acquired::Complete(_) => Ok(()),
@@ -154,7 +156,7 @@ impl Way {
         Self { name, work: Arc::new(move |turn| Box::pin(work(turn))) }
     }
 
-    /// Executions through a store.
+    /// Creates the way that executes through a store.
     pub(crate) fn executions<S: IdempotencyStore>(name: &'static str, store: &Arc<S>) -> Self {
         let store = Arc::clone(store);
         Self::new(name, move |turn| {
@@ -163,7 +165,7 @@ impl Way {
         })
     }
 
-    /// Replays of the first `keys` numbers in turn, through a store.
+    /// Creates the way that replays the first `keys` numbers in turn, through a store.
     pub(crate) fn replays<S: IdempotencyStore>(
         name: &'static str,
         store: &Arc<S>,
@@ -185,8 +187,8 @@ pub(crate) struct Shape {
     pub(crate) each: u64,
 }
 
-/// The microseconds of an operation in each way: the time of a round divided by its operations. The
-/// first way is the floor.
+/// Measures the microseconds of an operation in each way: the time of a round divided by its
+/// operations. The first way is the floor.
 pub(crate) fn measure(
     runtime: &Runtime,
     shape: Shape,
@@ -236,7 +238,7 @@ async fn all(
     Ok(())
 }
 
-/// Operations per second, and their ratio to the floor's.
+/// Creates a row with the operations per second and their ratio to the floor's.
 pub(crate) fn rate(what: String, median: &Median, floor: &Median) -> Row {
     Row::new(what, 1e6 / median.cost, "/s").beside(floor.name, 1.0 / median.times(floor))
 }

@@ -244,7 +244,7 @@ fn executions(
     Ok(())
 }
 
-/// Executions per second of 64 callers and of one, in turn.
+/// Measures the executions per second of 64 callers and of one, in turn.
 fn callers(report: &mut Report, folder: &Folder, runtime: &Runtime) -> Result<(), String> {
     let store = Arc::new(folder.store("callers.db", false)?);
     let mut number = 0;
@@ -338,7 +338,7 @@ fn index(number: u64) -> usize {
     usize::try_from(number % 500).unwrap_or(0)
 }
 
-/// The result of a call that completes at its first poll; `None` otherwise.
+/// Returns the result of a call that completes at its first poll, otherwise `None`.
 fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
@@ -347,7 +347,7 @@ fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// The microseconds of each operation of a batch.
+/// Measures the microseconds of each operation of a batch.
 fn micros(work: impl FnMut(u64)) -> f64 {
     nanos(BATCH, work) / 1_000.0
 }

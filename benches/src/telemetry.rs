@@ -184,7 +184,7 @@ fn context(round: u64, number: u64) -> Result<IdempotencyContext, String> {
 /// The cost of a call.
 struct Cost {
     ns: f64,
-    /// `None` in the program whose time is measured.
+    /// The allocations of a call; `None` in the program whose time is measured.
     allocations: Option<f64>,
 }
 
@@ -225,7 +225,7 @@ fn calls(work: &str, who: &str, count: u64, round: u64, heap: HeapCounter) -> Re
     })
 }
 
-/// The engine of a contender. Its recorder and subscriber stay installed.
+/// Creates the engine of a contender. Its recorder and subscriber stay installed.
 fn engine(who: &str) -> Result<IdempotencyEngine, String> {
     let config = IdempotencyConfig::default();
     let mut builder = IdempotencyEngine::builder(MemoryStore::new());
@@ -254,7 +254,7 @@ fn engine(who: &str) -> Result<IdempotencyEngine, String> {
 /// A recorder that does as little work as possible.
 struct Atomics;
 
-/// Keeps counts in 16 buckets.
+/// A histogram that counts values in 16 buckets.
 #[derive(Default)]
 struct Buckets([AtomicU64; 16]);
 

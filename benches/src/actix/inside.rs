@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Instructions and allocations of calls straight into the app, without a socket.
+//! Counts the instructions and allocations of calls straight into the app, without a socket.
 //!
 //! The body of a request is not ready at the first poll, because actix's connection polls a service
 //! once before it reads the body, even if head and body arrived in one piece.
@@ -21,8 +21,8 @@ use crate::heap::{Heap, HeapCounter, answer};
 use crate::http::load::Keys;
 use crate::http::server::filters;
 
-/// The numbers of the calls in each way: first those that warm up, because the first call of a path
-/// builds what later calls share, and then those that are counted.
+/// The numbers of the calls that are made in each way: first the calls that warm up, because the
+/// first call of a path builds what later calls share, and then the calls that are counted.
 const CALLS: [Range<u64>; 2] = [0..100, 100..10_100];
 
 /// The ways to call the app. The first is the floor, with which the others are compared.
@@ -63,7 +63,7 @@ pub(super) fn repeat(args: &[String]) -> Result<(), String> {
     call([(*way, 0..count)], |_| Ok(()))
 }
 
-/// Calls the app, and after each step passes the step's calls to `done`.
+/// Makes the calls of each step, and then passes their numbers to `done`.
 fn call(
     steps: impl IntoIterator<Item = (Way, Range<u64>)>,
     mut done: impl FnMut(Range<u64>) -> Result<(), String>,
@@ -98,7 +98,7 @@ fn call(
     })
 }
 
-/// A body that is ready at the second poll.
+/// A body that is not ready before the second poll.
 struct Late {
     body: Option<Bytes>,
     asked: bool,

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::compare::now;
 
-/// Which keys a batch sends.
+/// The keys that a batch sends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Keys {
     None,
@@ -35,9 +35,9 @@ pub(crate) struct Found {
 /// What the client does while no answer has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Idle {
-    /// It looks at its sockets again.
+    /// The client polls its sockets again.
     Spins,
-    /// It sleeps until a socket is readable.
+    /// The client sleeps until a socket is readable.
     Sleeps,
 }
 
@@ -120,14 +120,15 @@ impl Load {
 }
 
 impl Connection {
-    /// Sends a request in one write. It is far smaller than the socket's buffer, which is empty.
+    /// Sends a request in one write, which suffices because the request is far smaller than the
+    /// socket's empty buffer.
     fn send(&mut self, request: &[u8]) -> std::io::Result<()> {
         self.answer.clear();
         self.sent = Some(now());
         self.stream.write_all(request)
     }
 
-    /// How long the answer took, if all of it has arrived.
+    /// Returns how long the answer took, if all of it has arrived.
     fn answered(&mut self) -> std::io::Result<Option<Duration>> {
         let Some(sent) = self.sent else { return Ok(None) };
         let mut chunk = [0; 1024];

@@ -42,7 +42,8 @@ pub(crate) fn filters() -> Result<(IdempotencyFilter, IdempotencyFilter), String
     Ok((strict, optional))
 }
 
-/// All routes. Those that begin with `/optional` accept requests without a key.
+/// Returns a router with all routes. Routes that begin with `/optional` accept requests without a
+/// key.
 pub(super) fn router() -> Result<Router, String> {
     let (strict, optional) = filters()?;
     let policy = Policy::new("bench.layered");
@@ -123,7 +124,7 @@ impl Server {
         Ok(Self { child, address })
     }
 
-    /// The CPU time of the server's threads so far, as the kernel counts it.
+    /// Returns the CPU time of the server's threads so far, as the kernel counts it.
     pub(super) fn cpu_micros(&self) -> f64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
         let nanos: u64 = tasks

@@ -34,7 +34,7 @@ pub(super) struct Ask {
 }
 
 impl Ask {
-    /// A request that keeps [`VALUE`] bytes for `ttl` from the completion.
+    /// Creates the input of a call that keeps [`VALUE`] bytes for `ttl` from the completion.
     pub(super) fn new(ttl: Duration) -> Self {
         let request = AcquireRequest::new(OwnerId::new(), DAY, ttl);
         Self { request, done: Completion::new(Blob::from(vec![7; VALUE]), ttl, None) }
@@ -43,9 +43,9 @@ impl Ask {
 
 /// The work of a contender.
 pub(super) trait Keeper: Sync {
-    /// A first execution: acquires and completes. `false` when there was a record.
+    /// Runs a first execution: acquires and completes. Returns `false` if there was a record.
     fn execute(&self, item: &Item, ask: &Ask) -> bool;
-    /// A duplicate: reads the stored value and drops it. `false` when there is none.
+    /// Runs a duplicate: reads the stored value and drops it. Returns `false` if there is none.
     fn replay(&self, item: &Item, ask: &Ask) -> bool;
 }
 

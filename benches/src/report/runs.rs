@@ -51,7 +51,7 @@ impl Spread {
         Some(Self { median: quantile(0.5), low: quantile(0.25), high: quantile(0.75) })
     }
 
-    /// The median, and the quartiles if they differ from it.
+    /// Returns the median as text, with the quartiles if they differ from each other.
     pub(super) fn show(self) -> String {
         let [median, low, high] = [self.median, self.low, self.high].map(number);
         if low == high { median } else { format!("{median} ({low} to {high})") }
@@ -89,7 +89,7 @@ impl Runs {
         Ok(runs)
     }
 
-    /// The runs of a revision that are in the file.
+    /// Returns the runs of a revision that are in the file.
     pub(super) fn of(root: &Path, suite: &str, revision: &str) -> io::Result<Self> {
         Ok(Self::read(&kept(root, suite)?, revision))
     }
@@ -125,7 +125,7 @@ impl Runs {
     }
 }
 
-/// The text of the file, or that of a file without runs.
+/// Returns the text of the file, or that of a file without runs.
 fn kept(root: &Path, suite: &str) -> io::Result<String> {
     match fs::read_to_string(file(root, suite)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(HEADER.into()),

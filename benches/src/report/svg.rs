@@ -20,7 +20,7 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// A group without bars.
+    /// Creates a group without bars.
     pub fn new(title: impl Into<String>, unit: &'static str) -> Self {
         Self { title: title.into(), unit, bars: Vec::new(), goal: None }
     }
@@ -41,7 +41,7 @@ impl Plot {
     }
 }
 
-/// One picture of all groups.
+/// Draws one picture of all groups.
 pub(super) fn draw(title: &str, plots: &[Plot]) -> String {
     let mut body = String::new();
     let mut y = 34.0;

@@ -2,8 +2,8 @@
 //! Waiters in other processes: how soon they have a result, and how many statements a thousand of
 //! them send.
 //!
-//! The children run this program again. They read commands as lines, and stamp their answers with
-//! the host's monotonic clock, which is the same for all processes.
+//! The other processes are children, which run this program again. They read commands as lines, and
+//! stamp their answers with the host's monotonic clock, which is the same for all processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -19,7 +19,7 @@ use super::{LEASE, SCOPE, text};
 use crate::compare::{median, now};
 use crate::report::{Report, Row};
 
-/// How long a waiter waits at most.
+/// The longest time that a waiter waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How many keys are waited for at a time, and how often this is repeated.
 const KEYS: usize = 8;

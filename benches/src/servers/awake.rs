@@ -6,7 +6,7 @@
 //! next idle period is longer still. The result is two stable states, one half as fast as the
 //! other, and a floor and a store that differ by 3 us per call can end up in different states. The
 //! ratio of two identical readers varied from 1.1 to 2.0 between processes, and only from 1.0 to
-//! 1.1 on cores that stay awake. The suites are to compare the work, not the sleep.
+//! 1.1 on cores that stay awake. The suites should compare the work, not the sleep.
 //!
 //! Therefore one process for each core spins in the scheduler's idle class, which yields at once to
 //! every other process. `chrt` and `taskset` of util-linux start these processes, because Rust
@@ -64,7 +64,7 @@ fn spinner(core: usize) -> Result<Child, String> {
         .map_err(|error| format!("cannot run chrt (Debian: util-linux): {error}"))
 }
 
-/// The child: spins until it is killed, or its parent has ended.
+/// Spins in the child until it is killed or its parent has ended.
 pub(crate) fn spin(args: &[String]) -> Result<(), String> {
     let [parent] = args else { return Err("awake: the child takes the id of its parent".into()) };
     let parent: u32 =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Starts PostgreSQL again with its shared buffers on huge pages, or on pages of the usual size.
+//! Restarts PostgreSQL with its shared buffers on huge pages, or on pages of the usual size.
 //!
 //! Only the suite `growth` does this, because nothing else may use the server meanwhile.
 
@@ -32,8 +32,8 @@ impl BufferPages {
     }
 }
 
-/// Why a server that needs so many huge pages cannot have them; `None` if the machine has reserved
-/// enough.
+/// Returns why a server that needs so many huge pages cannot have them, or `None` if the machine
+/// has reserved enough.
 pub(crate) fn missing(needed: i64) -> Option<String> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let reserved = reserved(&meminfo);
@@ -50,8 +50,8 @@ fn reserved(meminfo: &str) -> i64 {
     line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Ends the server in order, and starts it again on the same port with the same data. Returns
-/// before the server serves; its clients have to connect again.
+/// Shuts the server down in an orderly way, and starts it again on the same port with the same
+/// data. Returns before the server serves; its clients have to connect again.
 ///
 /// # Errors
 /// When `cargo xtask services up` did not start the server, or the server does not end.
@@ -73,7 +73,7 @@ pub(crate) fn restart() -> Result<(), String> {
     command.spawn().map(drop).map_err(|error| format!("cannot start PostgreSQL again: {error}"))
 }
 
-/// Ends PostgreSQL, which closes its connections and then ends soon.
+/// Ends PostgreSQL with SIGINT, on which it closes its connections instead of waiting for clients.
 #[expect(clippy::disallowed_methods, reason = "another process may have started the server")]
 fn end(server: Pid) -> Result<(), String> {
     kill_process(server, Signal::INT).map_err(text)?;
@@ -90,7 +90,7 @@ fn end(server: Pid) -> Result<(), String> {
     Ok(())
 }
 
-/// The process in the first line of a pid file.
+/// Reads the process id in the first line of a pid file.
 fn pid(file: &Path) -> Result<Pid, String> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
@@ -130,7 +130,7 @@ mod tests {
     fn a_server_that_this_process_started_ends_too() {
         let mut server = Command::new("sleep").arg("600").spawn().expect("started");
         let ended = end(Pid::from_child(&server));
-        // Usually nothing is left to wait for.
+        // Usually, `end` has already ended the process, so nothing is left to kill or to wait for.
         let _ = (server.kill(), server.wait());
         ended.expect("a zombie counts as ended");
     }
