@@ -57,7 +57,7 @@ impl KeptHead {
         response
     }
 
-    /// Converts the guard's response for the connection.
+    /// Converts the guard's response back into an actix response.
     pub(crate) fn join<B>(
         &self,
         HandlerResponse { response, is_handlers, recorded, served }: HandlerResponse<

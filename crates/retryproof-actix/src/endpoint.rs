@@ -365,7 +365,7 @@ pub(crate) struct ExtractionContext {
 
 thread_local! {
     /// The context of the call whose arguments are being extracted. Extractors need the context,
-    /// because the request's extensions have no mark before the grant.
+    /// because before the grant, the request's extensions do not show that the request is guarded.
     static EXTRACTING: RefCell<Option<Rc<ExtractionContext>>> = const { RefCell::new(None) };
 }
 
@@ -385,7 +385,7 @@ impl ExtractionContext {
         extract()
     }
 
-    /// The context of this request, if its arguments are being extracted on this thread.
+    /// Returns the context of this request, if its arguments are being extracted on this thread.
     pub(crate) fn of(request: &HttpRequest) -> Option<Rc<Self>> {
         EXTRACTING.with_borrow(|context| {
             context.as_ref().filter(|context| std::ptr::eq(context.of, request.head())).cloned()

@@ -87,7 +87,8 @@ impl ResponseError for NotGuarded {
 pub struct IdempotencyKey(String);
 
 impl IdempotencyKey {
-    /// The decoded key. Do not log the key, because it can be personal data or a credential.
+    /// Returns the decoded key. Do not log the key, because it can be personal data or a
+    /// credential.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -124,7 +125,7 @@ impl FromRequest for IdempotencyKey {
 pub struct Lease(LeaseCell);
 
 impl Lease {
-    /// The lease, or `None` before the grant. A handler never gets `None`.
+    /// Returns the lease, or `None` before the grant. A handler never gets `None`.
     #[must_use]
     pub fn get(&self) -> Option<&retryproof_core::Lease> {
         self.0.get()

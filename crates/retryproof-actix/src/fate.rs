@@ -38,8 +38,9 @@ use retryproof_http::AnswerFate;
 ///     }
 /// }
 /// ```
-/// The guard stores an unmarked response of an `Err` like any other response. No error type except
-/// [`TxError`](crate::TxError) becomes [`Release`](AnswerFate::Release) automatically.
+/// If a handler returns an `Err` and its response has no mark, the guard stores the response like
+/// any other. No error type except [`TxError`](crate::TxError) becomes
+/// [`Release`](AnswerFate::Release) automatically.
 pub trait WithFate {
     /// Returns the response, marked with this fate.
     #[must_use]

@@ -29,7 +29,7 @@ pub(crate) static REPLAYED: ActixName = ActixName::from_static("idempotent-repla
 pub(crate) static COMMON: LazyLock<Vec<ActixName>> =
     LazyLock::new(|| COMMON_NAMES.iter().copied().map(ActixName::from_static).collect());
 
-/// The name of the key header as actix's type. The default name needs no allocation.
+/// Returns the name of the key header as actix's type. The default name needs no allocation.
 pub(crate) fn key_name(filter: &IdempotencyFilter) -> Cow<'static, ActixName> {
     let name = key_header(filter).as_str();
     if name == KEY.as_str() {
@@ -56,7 +56,7 @@ impl ActixHead {
         self.request.headers().get_all(name).map(ActixValue::as_bytes)
     }
 
-    /// The length of the body, if the head declares it.
+    /// Returns the length of the body, if the head declares it.
     pub(crate) fn length(&self) -> Option<usize> {
         *self.length.get_or_init(|| {
             let declared = self.request.headers().get(header::CONTENT_LENGTH);
@@ -69,7 +69,7 @@ impl ActixHead {
         self.length().unwrap_or(0) as u64
     }
 
-    /// The head, converted to the types of the `http` crate for a caller hook.
+    /// Returns the head, converted to the types of the `http` crate for a caller hook.
     fn parts(&self) -> Parts {
         let (mut parts, ()) = Request::new(()).into_parts();
         parts.method = self.method().clone();
@@ -189,8 +189,8 @@ fn template(pattern: &str) -> String {
     template
 }
 
-/// The position of the brace that closes the first brace of `text`. A regular expression between
-/// these two braces can contain further braces.
+/// Returns the position of the brace that closes the first brace of `text`. A regular expression
+/// between these two braces can contain further braces.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
     text.char_indices().find_map(|(at, c)| {

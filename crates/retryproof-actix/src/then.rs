@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Combines two futures so that both use the same memory: one after the other ([`then`]), or only
-//! one of the two ([`Either`]). In an `async` block, the first future would keep its space while
-//! the second runs. The handler's task would then be twice as large, and it is moved several times
-//! before it starts.
+//! Combines two futures that do not exist at the same time, so that both use the same memory:
+//! [`then`] runs one after the other, and [`Either`] holds only one of the two. In an `async`
+//! block, the first future would keep its space while the second runs. The handler's task would
+//! then be twice as large, and it is moved several times before it starts.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -32,7 +32,7 @@ pub(crate) struct Wanted {
 /// The result of a search.
 pub(crate) struct MatchedRecords {
     pub(crate) records: Vec<MatchedRecord>,
-    /// Set after a search by digest.
+    /// How far the search got, if it was a search by digest.
     pub(crate) search: Option<Search>,
 }
 
@@ -66,7 +66,7 @@ impl Wanted {
         wanted
     }
 
-    /// The identities under which a record of this key may be stored.
+    /// Returns the identities under which a record of this key may be stored.
     fn identities(&self) -> Result<Vec<(&'static str, Identity)>> {
         let scope = Scope::new(self.scope.as_str())?;
         // Check the key as given, because the filter's prefix would make an empty key valid.

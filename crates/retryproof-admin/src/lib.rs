@@ -60,9 +60,9 @@ struct AdminState {
     surveys: Arc<Surveys>,
 }
 
-/// Creates the page of an engine and its store (OPS-9). `access` gets the head of every request,
-/// and decides before anything else happens; it has no default. `access` must not trust a header
-/// that clients can set themselves.
+/// Creates the page of an engine and its store (OPS-9). Before anything else happens, `access` gets
+/// the head of the request and returns what its sender may do. There is no default. `access` must
+/// not trust a header that clients can set themselves.
 ///
 /// The router has the paths `/records`, `/live`, `/style.css`, and `/`, which redirects to
 /// `/records`.

@@ -25,7 +25,7 @@ const HEAD: &str = r#"<!doctype html>
 /// Makes the page `live` reload itself every five seconds.
 const RELOAD: &str = "<meta http-equiv=\"refresh\" content=\"5\">\n";
 
-/// The version of this program. All crates of retryproof have the same one.
+/// The version of this program. All crates of retryproof have the same version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The maximum number of scopes in the list.

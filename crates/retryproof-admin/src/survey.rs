@@ -82,7 +82,7 @@ impl Survey {
         oldest
     }
 
-    /// The time since the scan ended, or since it read its latest page.
+    /// Returns the time since the scan ended, or since it read its latest page.
     pub(crate) fn age(&self) -> Duration {
         SystemClock.now().saturating_duration_since(self.began + self.took)
     }

@@ -343,8 +343,8 @@ pub(crate) struct ResolveArguments {
     /// The media type of the body. Default: application/json.
     #[arg(long, value_name = "TYPE", requires = "body")]
     pub(crate) content_type: Option<String>,
-    /// Whom the result is about, if the store has sealed results. Default: the `--caller`; without
-    /// one, the subject that the calls of the scope share.
+    /// Whom the result is about, if the store has sealed results. Default: the caller from
+    /// `--caller`, or else the subject that the calls of the scope share.
     #[arg(long, value_name = "SUBJECT")]
     pub(crate) subject: Option<String>,
     /// How long the result is kept. Required unless the configuration sets a `ttl` for the scope.

@@ -43,7 +43,8 @@ impl VerbError {
         Self::new(USAGE, message)
     }
 
-    /// There is no such record. `hint` is appended to the sentence, and can be empty.
+    /// Creates the error for a record that does not exist. `hint` is appended to the sentence, and
+    /// can be empty.
     pub(crate) fn not_found(identity: &str, hint: &str) -> Self {
         let message = format!(
             "there is no record of {identity}; it was released or forgotten, it expired, or it \
@@ -56,18 +57,18 @@ impl VerbError {
         Self::new(OTHER, message)
     }
 
-    /// Says what the error is about, such as a line of a file.
+    /// Puts what the error is about, such as a line of a file, before the message.
     pub(crate) fn about(self, what: &str) -> Self {
         Self { message: format!("{what}: {}", self.message), ..self }
     }
 
-    /// Says more about the cause.
+    /// Appends more about the cause to the message.
     pub(crate) fn because(self, cause: &str) -> Self {
         Self { message: format!("{}; {cause}", self.message), ..self }
     }
 
-    /// The exit code if the verb is `run`. No failure of `run` itself has a code below 64, because
-    /// commands use these codes.
+    /// Returns the exit code if the verb is `run`. No failure of `run` itself has a code below 64,
+    /// because commands use the codes below 64.
     pub(crate) fn code_of_run(&self) -> u8 {
         if self.code <= OTHER { RUN_FAILED } else { self.code }
     }
@@ -88,7 +89,8 @@ impl From<Error> for VerbError {
             _ => OTHER,
         };
         let hint = match error.kind() {
-            // Newer tables need a newer program instead, as the message says.
+            // The tables are newer than this program. The message already says to upgrade the
+            // program.
             ErrorKind::Schema if error.to_string().contains("newer version of retryproof") => "",
             ErrorKind::Schema => "; `retryproof migrate` creates or upgrades the tables",
             _ => "",

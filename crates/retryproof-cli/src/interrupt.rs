@@ -13,7 +13,7 @@ use crate::exit::{self, VerbError};
 pub(crate) struct Interrupt(Arc<Notify>);
 
 impl Interrupt {
-    /// Starts to listen for the signal, at once. Needs a runtime.
+    /// Starts to listen for the signal immediately. The caller must be inside a Tokio runtime.
     pub(crate) fn new() -> Self {
         let received = Arc::new(Notify::new());
         let notify = Arc::clone(&received);

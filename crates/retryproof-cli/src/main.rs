@@ -94,7 +94,8 @@ fn log_to_stderr() {
         .with_ansi(colour)
         .without_time()
         .with_target(false)
-        // Otherwise, a warning that meets a closed pipe would be reported there again, and panic.
+        // Otherwise, if a warning cannot be written because the pipe is closed, the subscriber
+        // would report this on the same pipe, and panic.
         .log_internal_errors(false)
         .init();
 }

@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 
 use crate::time::millis;
 
-/// The version of the form. If a change could mislead an older reader, increase the version.
+/// The version of the line's format. If a change could mislead an older reader, increase the
+/// version.
 const VERSION: u64 = 1;
 
 /// A record that was read from a line.
@@ -140,9 +141,11 @@ impl RecordLine {
     pub(crate) fn fitted(mut self, secret: Option<&IdentitySecret>) -> Result<Self, String> {
         let Some(mark) = self.mark else { return Ok(self) };
         let Some(secret) = secret.filter(|secret| secret.mark() == mark) else {
-            return Err("its key is a digest under another identity secret than this store's; \
-                        import it into a store with that secret"
-                .to_owned());
+            return Err(
+                "its key is a digest under a different identity secret than this store's; \
+                 import it into a store with that secret"
+                    .to_owned(),
+            );
         };
         self.id = secret
             .identity_of_digest(self.id.scope().clone(), self.id.key().expose())

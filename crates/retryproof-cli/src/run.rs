@@ -24,7 +24,7 @@ mod pump;
 pub(crate) mod shim;
 mod signals;
 
-/// At least the number of bytes by which sealing enlarges a result.
+/// An upper bound on the number of bytes that sealing adds to a result.
 const SEALING: usize = 128;
 
 /// Executes the command, or replays its result, and returns the exit code.

@@ -64,7 +64,7 @@ impl SettingsFile {
     }
 }
 
-/// The settings in a TOML text that the library has accepted, with their lines.
+/// Returns the settings in a TOML text that the library has accepted, with their lines.
 fn keys_of(text: &str) -> Vec<(String, usize)> {
     let mut keys = Vec::new();
     if let Ok(document) = DeTable::parse(text) {

@@ -17,18 +17,18 @@ mod support;
 
 const PAGE: &str = include_str!("../../retryproof/src/guide/operating.md");
 const RECORDS: u64 = 200_000;
-/// How many of the records have a dead holder, so that they are never finished.
+/// How many records have a dead holder and are therefore never finished.
 const STUCK: usize = 25;
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The guide's part under a heading of the second level.
+/// Returns the guide's part under a heading of the second level.
 fn part(heading: &str) -> String {
     let after = PAGE.split_once(&format!("\n## {heading}\n"));
     let (_, after) = after.unwrap_or_else(|| panic!("the guide has no part `{heading}`"));
     after.split("\n## ").next().unwrap_or_default().to_owned()
 }
 
-/// The commands in the shell blocks of a part. A command continues after a backslash.
+/// Returns the commands in the shell blocks of a part. A command continues after a backslash.
 fn commands(part: &str) -> Vec<String> {
     let blocks = part.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
     let lines = blocks.flat_map(|block| {
@@ -38,7 +38,7 @@ fn commands(part: &str) -> Vec<String> {
     lines.filter(|line| !line.trim().is_empty()).collect()
 }
 
-/// The command that begins with `begin`, from the text of a part.
+/// Returns the command that begins with `begin`, from the text of a part.
 fn in_text(part: &str, begin: &str) -> String {
     let found = part.split('`').find(|code| code.starts_with(begin));
     let words: Vec<_> =
@@ -46,7 +46,7 @@ fn in_text(part: &str, begin: &str) -> String {
     words.join(" ")
 }
 
-/// The word after `--token`.
+/// Returns the word after `--token`.
 fn token(command: &str) -> &str {
     let (_, after) = command.split_once("--token ").expect("a token");
     after.split_whitespace().next().expect("a token")
@@ -94,8 +94,8 @@ fn plant(place: &Place, scope: &str, key: &str, state: u8, token: &str) {
     assert_eq!(copied.expect("a copy"), 1);
 }
 
-/// Fills the store. A scan reads the many other records before it reaches those that the guide
-/// names.
+/// Creates a store in which a scan has to read many other records before it reaches those that the
+/// guide names.
 fn filled() -> Place {
     let place = Place::sqlite();
     // This run seems to have begun two hours ago.

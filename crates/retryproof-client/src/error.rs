@@ -86,13 +86,13 @@ impl CallError {
         }
     }
 
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The reqwest error of the last attempt. `None` if the middleware's timeout ended that
+    /// Returns the reqwest error of the last attempt. `None` if the middleware's timeout ended that
     /// attempt, or if nothing was sent.
     #[must_use]
     pub fn transport(&self) -> Option<&reqwest::Error> {
@@ -102,14 +102,14 @@ impl CallError {
         }
     }
 
-    /// How many times the middleware tried to send the request.
+    /// Returns how many times the middleware tried to send the request.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// The call's key. Repeat the call with this key, now or after a restart. `None` if the call
-    /// has no key, or if the caller set the header itself.
+    /// Returns the call's key. Repeat the call with this key, now or after a restart. `None` if the
+    /// call has no key, or if the caller set the header itself.
     #[must_use]
     pub fn key(&self) -> Option<&IdempotencyKey> {
         self.key.as_ref()

@@ -100,7 +100,7 @@ impl fmt::Display for InvalidKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Blank => "an idempotency key cannot be empty or blank",
-            Self::TooLong => "an idempotency key can have at most 255 bytes; hash longer keys",
+            Self::TooLong => "an idempotency key can be at most 255 bytes long; hash longer keys",
             Self::Unprintable => {
                 "an idempotency key must contain only printable ASCII characters; encode or hash \
                  other keys"

@@ -279,8 +279,8 @@ impl<'a> Call<'a> {
 }
 
 impl AttemptResult {
-    /// Why another attempt follows, as text for the log. The text leaves out the URL, because the
-    /// URL's query can contain private data.
+    /// Returns why another attempt follows, as text for the log. The text leaves out the URL,
+    /// because the URL's query can contain private data.
     fn why(&self) -> &str {
         match self {
             Self::Answered { response, .. } => {

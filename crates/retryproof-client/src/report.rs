@@ -42,8 +42,8 @@ pub trait IdempotentResponse {
     /// did the work.
     fn is_replay(&self) -> bool;
 
-    /// The report on the call. `None` if the answer did not come through the middleware, or if its
-    /// request was sent [without a key](IdempotentRequest::without_key).
+    /// Returns the report on the call. `None` if the answer did not come through the middleware, or
+    /// if its request was sent [without a key](IdempotentRequest::without_key).
     fn call(&self) -> Option<&CallReport>;
 }
 

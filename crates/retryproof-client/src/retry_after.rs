@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use http::header::{DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName};
 
-/// How long the client should wait, according to the server. A header line that is neither a number
-/// nor a date is ignored. If several lines are valid, the longest wait counts.
+/// Returns how long the client should wait, according to the server. A header line that is neither
+/// a number nor a date is ignored. If several lines are valid, the longest wait counts.
 ///
 /// A date is compared with the answer's own `Date`: both come from the server's clock, so the local
 /// clock does not matter. `now` is used only if the answer has no readable `Date`.

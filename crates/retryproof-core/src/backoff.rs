@@ -28,7 +28,7 @@ impl Backoff {
         Self { first, limit }
     }
 
-    /// The pause after this many failures in a row; zero if there was no failure.
+    /// Returns the pause after this many failures in a row; zero if there was no failure.
     #[must_use]
     pub fn after(&self, failures: u32) -> Duration {
         match failures {

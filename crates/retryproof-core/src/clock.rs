@@ -19,7 +19,7 @@ pub use tokio::time::Instant;
     note = "use `SystemClock`, use `ManualClock` in tests, or implement `Clock` for your type"
 )]
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The current time, which never goes backwards.
+    /// Returns the current time, which never goes backwards.
     fn now(&self) -> Instant;
 }
 

@@ -53,11 +53,11 @@ use crate::payload::{CodecId, Payload};
             `serde::Deserialize`; otherwise name another codec"
 )]
 pub trait Codec<T>: Send + Sync {
-    /// The id that is stored with the value. The codec never has to decode a value that was stored
-    /// with a different id.
+    /// Returns the id that is stored with the value. The codec never has to decode a value that was
+    /// stored with a different id.
     fn id(&self) -> CodecId;
 
-    /// The version of the value's format, which is stored with the value. The default is 0.
+    /// Returns the version of the value's format, which is stored with the value. The default is 0.
     fn schema(&self) -> u16 {
         0
     }
@@ -97,8 +97,8 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for JsonCodec {
     }
 }
 
-/// The message of a serde error can quote the value. The returned error therefore has only the
-/// class and the position of the serde error (ID-4).
+/// Returns an error with only the class and the position of a serde error, because the message of a
+/// serde error can quote the value (ID-4).
 fn json_error(message: &str, error: &serde_json::Error) -> Error {
     Error::new(ErrorKind::Codec, message.to_owned())
         .with("class", format!("{:?}", error.classify()))

@@ -245,23 +245,23 @@ impl IdempotencyConfig {
         }
     }
 
-    /// Checks the settings of sealed results that need each other (SEAL-8). The facade's
-    /// `connect_with` calls this method.
+    /// Checks that the settings of sealed results are complete and fit together (SEAL-8). The
+    /// facade's `connect_with` calls this method.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`]. The message names the setting that is there and the one that is
-    /// missing.
+    /// [`ErrorKind::Config`]. The message names the settings that are missing or do not fit
+    /// together.
     pub fn check_seal(&self) -> Result<()> {
         self.seal.agrees_with(self)
     }
 
-    /// The names of the scopes that are switched off (CTX-5).
+    /// Returns the names of the scopes that are switched off (CTX-5).
     pub(crate) fn disabled_scopes(&self) -> impl Iterator<Item = &str> {
         let disabled = self.scopes.iter().filter(|(_, own)| own.enabled == Some(false));
         disabled.map(|(name, _)| name.as_str())
     }
 
-    /// The names of the scopes in shadow mode (CTX-6).
+    /// Returns the names of the scopes in shadow mode (CTX-6).
     pub(crate) fn shadowed_scopes(&self) -> impl Iterator<Item = &str> {
         let shadowed = self
             .scopes

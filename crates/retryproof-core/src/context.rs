@@ -66,7 +66,7 @@ impl IdempotencyContext {
         }
     }
 
-    /// The call's identity: its scope and its key.
+    /// Returns the call's identity: its scope and its key.
     #[must_use]
     #[inline]
     pub fn identity(&self) -> &Identity {
@@ -77,14 +77,14 @@ impl IdempotencyContext {
         self.identity = map(self.identity.clone());
     }
 
-    /// The call's fingerprint.
+    /// Returns the call's fingerprint.
     #[must_use]
     #[inline]
     pub fn fingerprint(&self) -> Option<&Fingerprint> {
         self.fingerprint.as_ref()
     }
 
-    /// The person or tenant whom the call's result is about (SEAL-3).
+    /// Returns the person or tenant whom the call's result is about (SEAL-3).
     #[must_use]
     pub fn subject(&self) -> Option<&str> {
         self.subject.as_ref().map(|subject| &*subject.0)
@@ -148,9 +148,9 @@ pub(crate) struct Durations {
 }
 
 impl Durations {
-    /// Whether the store compares fingerprints while the first call still runs. The comparison
-    /// serves to refuse a duplicate (FP-6). In shadow mode, it shows whether the guard would have
-    /// refused the duplicate (CTX-6).
+    /// Whether the store compares fingerprints while the first call still runs. If the fingerprints
+    /// differ, the duplicate is refused (FP-6) or, in shadow mode, counted as one that the guard
+    /// would have refused (CTX-6).
     #[inline]
     pub(crate) fn compares_in_flight(&self) -> bool {
         self.judges_in_flight || self.guarding == Guarding::Shadow

@@ -99,13 +99,13 @@ impl IdempotencyEngine {
         EngineBuilder::new(store.into())
     }
 
-    /// The engine's settings.
+    /// Returns the engine's settings.
     #[must_use]
     pub fn config(&self) -> &IdempotencyConfig {
         &self.0.config
     }
 
-    /// The engine's store.
+    /// Returns the engine's store.
     #[must_use]
     pub fn store(&self) -> &SharedStore {
         self.0.store.shared()
@@ -307,7 +307,7 @@ impl IdempotencyEngine {
         self.0.store.peek(&identity, self.0.store.operation_timeout()).await.map(drop)
     }
 
-    /// What the engine is doing right now.
+    /// Returns what the engine is doing right now.
     #[must_use]
     pub fn activity(&self) -> Activity {
         Activity {

@@ -171,14 +171,14 @@ impl Error {
         self.0.about_key
     }
 
-    /// The class of the error.
+    /// Returns the class of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The operation that failed, for example `"acquire"`, `"peek"` or `"complete"`. `None` if the
-    /// error does not come from an operation.
+    /// Returns the operation that failed, for example `"acquire"`, `"peek"` or `"complete"`. `None`
+    /// if the error does not come from an operation.
     #[must_use]
     pub fn operation(&self) -> Option<&'static str> {
         self.0.operation

@@ -40,9 +40,10 @@ pub struct Fingerprint {
 
 impl Fingerprint {
     /// Creates a fingerprint from 1 to 64 bytes. The first byte names the algorithm: choose 128 to
-    /// 255 for your own, because retryproof uses others. The byte 0 marks fingerprints that are
-    /// stored hidden, so [`ContextBuilder::build`](crate::ContextBuilder::build) refuses a
-    /// fingerprint that begins with it. A store with sealed results takes at most 63 bytes (SEAL-6).
+    /// 255 for your own, because values below 128 are reserved for retryproof. The byte 0 marks
+    /// fingerprints that are stored hidden, so
+    /// [`ContextBuilder::build`](crate::ContextBuilder::build) refuses a fingerprint that begins
+    /// with it. A store with sealed results takes at most 63 bytes (SEAL-6).
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for any other length.
@@ -107,7 +108,7 @@ impl Fingerprint {
         Self { bytes, len: 33 }
     }
 
-    /// All bytes of the fingerprint, for a store to keep.
+    /// Returns all bytes of the fingerprint, for a store to keep.
     #[must_use]
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
@@ -119,7 +120,7 @@ impl Fingerprint {
         self.algorithm() == HIDDEN
     }
 
-    /// The algorithm byte (FP-3).
+    /// Returns the algorithm byte (FP-3).
     #[must_use]
     #[inline]
     pub fn algorithm(&self) -> u8 {
@@ -240,8 +241,8 @@ mod tests {
         assert_eq!(many(&mut (0..100)), many(&mut (0..100).rev()));
     }
 
-    /// Records store fingerprints. If this fingerprint changed, every stored key would refuse its
-    /// retries.
+    /// Records store fingerprints. If this fingerprint changed, the retries of all stored records
+    /// would be refused.
     #[test]
     fn fp_4_the_fingerprint_of_a_value_is_for_ever() {
         let order = (Order { amount: 300, note: Some("x"), _seen: 0 }, Shape::New(7), [-1.5], 'c');

@@ -47,7 +47,7 @@ impl Scope {
         Ok(Self(Text::Shared(scope)))
     }
 
-    /// The scope as given.
+    /// Returns the scope as given.
     #[must_use]
     #[inline]
     pub fn as_str(&self) -> &str {
@@ -148,7 +148,7 @@ impl Key {
         Ok(Self { text: Arc::from(key), digest: None })
     }
 
-    /// The raw key, for a store. Never log it: it may be a credential or personal data (ID-4).
+    /// Returns the raw key, for a store. Never log it: it may be personal data or a secret (ID-4).
     #[must_use]
     #[inline]
     pub fn expose(&self) -> &str {
@@ -229,14 +229,14 @@ impl Identity {
         Ok(Self::new(scope.into_scope()?, Key::new(key)?))
     }
 
-    /// The scope.
+    /// Returns the scope.
     #[must_use]
     #[inline]
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// The key.
+    /// Returns the key.
     #[must_use]
     #[inline]
     pub fn key(&self) -> &Key {

@@ -87,14 +87,14 @@ impl InFlight {
         Self { remaining }
     }
 
-    /// How long to wait before the next attempt: the time left on the holder's lease, rounded up to
-    /// whole seconds, at least 1 s and at most 30 s (HTTP-10).
+    /// Returns how long to wait before the next attempt: the time left on the holder's lease,
+    /// rounded up to whole seconds, at least 1 s and at most 30 s (HTTP-10).
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         self.redeliver_after().min(Duration::from_secs(30))
     }
 
-    /// How long a broker should wait before it redelivers the message (LST-2). Unlike
+    /// Returns how long a broker should wait before it redelivers the message (LST-2). Unlike
     /// [`retry_after`](Self::retry_after), the time is not limited to 30 s, because a redelivery
     /// before the end of the lease would find the key still taken.
     #[must_use]

@@ -88,7 +88,7 @@ impl FencingToken {
         Self(token)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0

@@ -100,21 +100,21 @@ impl Payload {
         Self { codec, schema, envelope: buffer.into() }
     }
 
-    /// The codec that wrote the body.
+    /// Returns the codec that wrote the body.
     #[must_use]
     #[inline]
     pub fn codec(&self) -> CodecId {
         self.codec
     }
 
-    /// The version of the codec's schema at the time when the codec wrote the body.
+    /// Returns the version of the codec's schema at the time when the codec wrote the body.
     #[must_use]
     #[inline]
     pub fn schema(&self) -> u16 {
         self.schema
     }
 
-    /// The encoded body.
+    /// Returns the encoded body.
     #[must_use]
     pub fn body(&self) -> &[u8] {
         self.envelope.get(HEADER..).unwrap_or_default()
@@ -127,7 +127,7 @@ impl Payload {
         self.envelope.into_rest(HEADER)
     }
 
-    /// The envelope, which a store keeps.
+    /// Returns the envelope, which a store keeps.
     #[must_use]
     pub fn envelope(&self) -> &Blob {
         &self.envelope
@@ -173,14 +173,14 @@ impl Tombstone {
         Self(Payload { codec, schema, envelope: buffer.into() })
     }
 
-    /// The detail. For a tombstone without detail, the [`codec`](Payload::codec) is
+    /// Returns the detail. For a tombstone without detail, the [`codec`](Payload::codec) is
     /// [`CodecId::NONE`].
     #[must_use]
     pub fn detail(&self) -> &Payload {
         &self.0
     }
 
-    /// The envelope, which a store keeps.
+    /// Returns the envelope, which a store keeps.
     #[must_use]
     pub fn envelope(&self) -> &Blob {
         self.0.envelope()
@@ -259,13 +259,13 @@ impl StoredResult {
         self
     }
 
-    /// The note about the holder that executed the work, if the store has one (REC-2).
+    /// Returns the note about the holder that executed the work, if the store has one (REC-2).
     #[must_use]
     pub fn holder(&self) -> Option<&HolderNote> {
         self.holder.as_deref()
     }
 
-    /// The stored fingerprint. Its algorithm byte shows how to compute the fingerprint of a
+    /// Returns the stored fingerprint. Its algorithm byte shows how to compute the fingerprint of a
     /// duplicate (FP-3).
     #[must_use]
     #[inline]

@@ -134,19 +134,20 @@ impl fmt::Debug for Unsealed {
 pub struct DataSubject([u8; 32]);
 
 impl DataSubject {
-    /// The subject with this name, in every scope. The name is compared byte for byte.
+    /// Creates the subject with this name, which is the same in every scope. Names are compared
+    /// byte for byte.
     #[must_use]
     pub fn named(secret: &IdentitySecret, name: &str) -> Self {
         Self(secret.keyed(&[b"retryproof subject 1 named ", name.as_bytes()]))
     }
 
-    /// The subject that the calls of a scope share if they name none.
+    /// Creates the subject that the calls of a scope share if they name no subject.
     #[must_use]
     pub fn of_scope(secret: &IdentitySecret, scope: &Scope) -> Self {
         Self(secret.keyed(&[b"retryproof subject 1 scope ", scope.as_str().as_bytes()]))
     }
 
-    /// The digest, under which a table of keys keeps the subject's key.
+    /// Returns the digest, under which a table of keys keeps the subject's key.
     #[must_use]
     pub fn digest(&self) -> &[u8; 32] {
         &self.0

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who the caller is, which route matched, and what only a guarded request has.
+//! Tests the caller and subject hooks, the scope of a matched route, and the extractors of a
+//! guarded request.
 
 use std::sync::Arc;
 

@@ -70,7 +70,7 @@ pub(crate) fn guarded<F>(filter: &IdempotencyFilter, function: F) -> Endpoint<F>
     Endpoint { filter: filter.clone(), function }
 }
 
-/// An extractor of the header `x-user`, which is required. The future is pending once.
+/// An extractor of the header `x-user`, which is required. Its future is pending once.
 pub(crate) struct User(String);
 
 impl FromRequest for User {

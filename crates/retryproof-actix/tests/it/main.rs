@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The adapter's promises, tested in process. The suite of the lab (`examples/lab`) tests them over
+//! Tests the adapter's promises in process. The suite of the lab (`examples/lab`) tests them over
 //! sockets.
 
 mod alike;

@@ -96,7 +96,7 @@ async fn http_4_what_the_guard_lets_in_the_extractors_of_actix_take() {
         ),
     )
     .await;
-    // This is over actix's own limits of 256 KiB for bytes and 16 KiB for forms.
+    // This body is over actix's own limits, which are 256 KiB for bytes and 16 KiB for forms.
     let large = "x".repeat(1 << 20);
     assert_eq!(
         send(&app, post("/orders", "k").set_payload(large).to_request()).await.text(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Responses that are sent without being collected: event streams, upgrades, and bodies that are
-//! marked or take too long.
+//! marked as streams or take too long.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -96,7 +96,7 @@ fn futures_stream<const N: usize>(
     Pieces(pieces.into_iter())
 }
 
-/// A request body or a response that breaks off after its first bytes.
+/// Returns a request body or a response that breaks off after its first bytes.
 fn breaking_off<E: 'static>(
     error: fn() -> E,
 ) -> impl futures_core::Stream<Item = Result<Bytes, E>> + 'static {

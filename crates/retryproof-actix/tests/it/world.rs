@@ -90,7 +90,7 @@ impl Answer {
     }
 }
 
-/// A request with a key.
+/// Creates a request with a key.
 pub(crate) fn post(path: &str, key: &str) -> TestRequest {
     TestRequest::post().uri(path).insert_header((HeaderName::from_static("idempotency-key"), key))
 }

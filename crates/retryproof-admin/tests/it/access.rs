@@ -9,7 +9,7 @@ use retryproof_admin::Access;
 
 use crate::support::{Shelf, complete, find, get, send};
 
-/// Accepts operators by a header that a proxy with a login would set.
+/// Decides by a header that, in production, a proxy with a login would set.
 fn by_role(request: &Parts) -> Access {
     match request.headers.get("x-role").map(|role| role.as_bytes()) {
         Some(b"admin") => Access::All,

@@ -46,12 +46,12 @@ impl Shelf {
         self.0.lock().unwrap().unreadable = unreadable;
     }
 
-    /// How many calls the store has received.
+    /// Returns how many calls the store has received.
     pub(crate) fn calls(&self) -> usize {
         self.0.lock().unwrap().calls
     }
 
-    /// How many scans have begun.
+    /// Returns how many scans have begun.
     pub(crate) fn scans(&self) -> usize {
         self.0.lock().unwrap().scans
     }
@@ -70,7 +70,7 @@ impl Shelf {
         IdempotencyEngine::new(SharedStore::builder(self.clone()).with_inspect().build())
     }
 
-    /// The page, open to every visitor.
+    /// Returns the page, open to every visitor.
     pub(crate) fn page(&self) -> Router {
         retryproof_admin::router(&self.engine(), |_: &Parts| Access::ReadOnly)
     }
@@ -145,7 +145,8 @@ impl Inspect for Shelf {
     }
 }
 
-/// A record in progress. Of its lease of 30 s, `left` seconds remain; `None` if it is over.
+/// Returns a record in progress. Of its lease of 30 s, `left` seconds remain; `None` means that the
+/// lease is over.
 pub(crate) fn running(left: Option<u64>, held_for: u64, holder: &str) -> RecordSummary {
     let note = HolderNote::new(OwnerId::new(), Duration::from_secs(30), None, holder);
     let left = left.map(Duration::from_secs);
@@ -165,7 +166,7 @@ pub(crate) fn newer() -> RecordSummary {
     running(Some(29), 1, "").with_grant(None, None, note)
 }
 
-/// A record that is kept for another hour.
+/// Creates a record that is kept for another hour.
 pub(crate) fn complete() -> RecordSummary {
     let left = Some(Duration::from_secs(3_600));
     RecordSummary::new(RecordState::Complete, FencingToken::new(42), left, 210, true)

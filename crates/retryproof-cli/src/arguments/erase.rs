@@ -50,7 +50,7 @@ pub(crate) struct EraseArguments {
 }
 
 impl EraseArguments {
-    /// The arguments of a change of one record.
+    /// Returns the arguments for changing one record.
     pub(crate) fn of_record(&self) -> Result<CompleteArguments, VerbError> {
         let (Some(scope), Some(key), Some(token)) = (&self.scope, &self.key, self.token) else {
             return Err(VerbError::usage(

@@ -30,7 +30,7 @@ const SILENCE: Duration = Duration::from_millis(200);
 pub(super) struct Pump<'a> {
     pub(super) stream: Stream,
     pub(super) capture: &'a RefCell<Capture>,
-    /// `Some` for stderr, where the second start of this program may report an error.
+    /// `Some` for stderr, where the helper process may report that it could not start the command.
     pub(super) report: Option<&'a RefCell<StartReport>>,
     pub(super) screen: mpsc::Sender<Vec<u8>>,
     pub(super) exited: watch::Receiver<bool>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Starts a command in two steps. This program starts itself again, and the second start sets the
-//! parent-death signal (on Linux) and then becomes the command. The signal stays set when the
-//! second start becomes the command.
+//! Starts a command in two steps. This program starts itself again as a helper process, which sets
+//! the parent-death signal (on Linux) and then becomes the command. The signal stays set when the
+//! helper becomes the command.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
@@ -13,10 +13,10 @@ use retryproof::OwnerId;
 
 use crate::exit;
 
-/// The argument that marks the second start.
+/// The argument that marks a helper process.
 const SHIM: &str = "__exec";
 
-/// Becomes the command if `arguments` are those of a second start. Returns an exit code if the
+/// Becomes the command if `arguments` are those of a helper process. Returns an exit code if the
 /// command cannot be started, and `None` for other arguments.
 pub(crate) fn start(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
     if arguments.nth(1)? != SHIM {
@@ -59,7 +59,7 @@ fn die_with_parent() -> io::Result<()> {
     Ok(())
 }
 
-/// Finds the second start's report that it could not become the command. The report is then the
+/// Finds the report of a helper process that could not become the command. The report is then the
 /// only output on stderr: a text that no command prints by accident, and the number of the error.
 pub(super) struct StartReport {
     marker: String,

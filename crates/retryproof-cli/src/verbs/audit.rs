@@ -116,15 +116,15 @@ fn write_line(line: &Value) -> io::Result<()> {
     io::stderr().write_all(format!("{line}\n").as_bytes())
 }
 
-/// The error of a verb whose audit line could not be written. It begins with `unchanged`, which
-/// says what did not change.
+/// Returns the error of a verb whose audit line could not be written. The error begins with
+/// `unchanged`, which says what did not change.
 fn unwritten(unchanged: &str, error: &io::Error) -> VerbError {
     VerbError::other(format!(
         "{unchanged}, because the audit line could not be written to stderr: {error}"
     ))
 }
 
-/// The user and the host of this process, as `USER@HOST`.
+/// Returns the user and the host of this process, as `USER@HOST`.
 fn own_name() -> String {
     let variable = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
     let user = ["LOGNAME", "USER", "USERNAME"].into_iter().find_map(variable);
@@ -279,7 +279,7 @@ fn as_json(entry: &AuditEntry, show_keys: bool) -> Value {
     value
 }
 
-/// The key, masked unless `show_keys` is set (ID-4).
+/// Returns the key, masked unless `show_keys` is set (ID-4).
 fn key_of(id: &Identity, show_keys: bool) -> String {
     if show_keys { id.key().expose().to_owned() } else { id.key().to_string() }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `release`, `resolve`, `forget` and `erase`: an operator changes one record (OPS-3, OPS-4). Each
-//! change has its audit: the request, before the change is sent to the store, and then the outcome.
+//! change is audited: the request before the change is sent to the store, and the outcome
+//! afterwards.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -235,7 +236,7 @@ fn completion(
     };
     let value = payload.map_or_else(|| Tombstone::new().into_envelope(), Payload::into_envelope);
     let ttl = ttl(arguments, config)?;
-    // Building the context fails if the ttl is out of bounds (CTX-2).
+    // Build a context only to check the bounds of the ttl (CTX-2).
     let record = identity(&arguments.lease.change.record)?;
     let (scope, key) = (record.scope().clone(), record.key().expose());
     IdempotencyContext::builder(scope, key).ttl(ttl).build()?;
@@ -280,8 +281,8 @@ fn question(change: &Change<'_>, name: &str, record: &RecordSummary) -> String {
         _ => "",
     };
     format!(
-        "{name} is {state}; holder: {}; token: {}.\n{advice}{verb} it with token {token}? Then {effect}. \
-         [y/N] ",
+        "{name} is {state}; holder: {}; token: {}.\n{advice}{verb} it with token {token}? \
+         If you confirm, {effect}. [y/N] ",
         harmless(&holder(record)),
         record.token
     )

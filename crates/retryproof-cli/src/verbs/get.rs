@@ -39,7 +39,8 @@ pub(crate) async fn get(
         });
     };
     let change = match last_change(&store, &identity, Some(record.token)).await {
-        // Without the table, no operator has changed a record: each verb needs it (OPS-10).
+        // Without the table, no operator has changed a record, because each verb that changes
+        // records needs the table (OPS-10).
         Err(error) if error.kind() == ErrorKind::Schema => Ok(None),
         change => change,
     };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `erase --subject` and `keys rotate`: an operator changes the keys of sealed results (SEAL-8).
-//! Each change has its audit: the request, before the change, and its outcome (OPS-10).
+//! Each change is audited: the request before the change, and the outcome afterwards (OPS-10).
 
 use retryproof::seal::{DataSubject, Destruction, Seals};
 use retryproof::{IdempotencyConfig, connect_with, seals_with};
@@ -30,10 +30,15 @@ pub(crate) async fn erase(
         .with_subject(&subject);
     let interrupt = Interrupt::new();
     if !arguments.yes {
-        confirm(&interrupt, &format!(
-            "destroy the key of the subject {subject}? Then all its sealed answers are gone in every \
-             scope, their work does not run again, and later answers are not stored. [y/N] "
-        )).await?;
+        confirm(
+            &interrupt,
+            &format!(
+                "destroy the key of the subject {subject}? This destroys all sealed answers of the \
+                 subject in every scope: their work does not run again, and the subject's later \
+                 answers are not stored. [y/N] "
+            ),
+        )
+        .await?;
     }
     trail.request("nothing was changed").await?;
     let destroyed = interrupt.or(seals.destroy(&subject)).await;

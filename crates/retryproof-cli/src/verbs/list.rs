@@ -112,7 +112,7 @@ struct Selection {
     records: Vec<ScannedRecord>,
     /// Whether the scan stopped at the limit.
     is_cut: bool,
-    /// The error that ended the scan early.
+    /// The error that ended the scan early, if any.
     end: Result<(), VerbError>,
 }
 
@@ -172,7 +172,7 @@ fn print_found(
     print: Printer,
 ) -> Result<(), VerbError> {
     if found.end.as_ref().is_err_and(|error| error.code == exit::USAGE) {
-        // `--after` is no position of this store, so there is nothing to continue.
+        // The argument of `--after` is not a position of this store, so nothing was scanned.
         return Ok(());
     }
     let rows = found.records.iter().map(|record| row(record, show_keys));

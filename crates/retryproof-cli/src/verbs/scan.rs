@@ -72,7 +72,7 @@ impl<'a> Scan<'a> {
         page.next.is_some()
     }
 
-    /// How many records could not be read.
+    /// Returns how many records could not be read.
     pub(crate) fn unreadable(&self) -> u64 {
         self.unreadable
     }

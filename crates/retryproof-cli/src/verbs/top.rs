@@ -28,7 +28,7 @@ struct TopCounts {
     stuck: u64,
     /// The time since the oldest grant of a record in progress.
     longest_held: Option<Duration>,
-    /// Includes expired results, as in `stats`.
+    /// The number of complete records, including expired ones, as in `stats`.
     complete: u64,
 }
 

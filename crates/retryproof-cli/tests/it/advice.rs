@@ -17,7 +17,7 @@ fn table(place: &Place, arguments: &[&str]) -> String {
     out(&output)
 }
 
-/// The words of the line that begins with `name`.
+/// Returns the words of the line that begins with `name`.
 fn line(table: &str, name: &str) -> Vec<String> {
     let line = table.lines().find(|line| line.trim_start().starts_with(name));
     let line = line.unwrap_or_else(|| panic!("no line {name}: {table}"));

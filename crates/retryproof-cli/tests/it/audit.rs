@@ -29,19 +29,19 @@ pub(crate) fn sql(place: &Place, text: &str) {
         .unwrap_or_else(|error: sqlx::Error| panic!("{text}: {error}"));
 }
 
-/// The name of the record table.
+/// Returns the name of the record table.
 pub(crate) fn table(place: &Place) -> &str {
     place.url.split_once("table=").map_or("retryproof_records", |(_, table)| table)
 }
 
-/// The output of a verb that succeeds.
+/// Returns the output of a verb that succeeds.
 fn json(place: &Place, arguments: &[&str]) -> Value {
     let output = place.retryproof(arguments).args(["--output", "json"]).output().unwrap();
     assert_eq!(code(&output), 0, "{arguments:?}: {}", err(&output));
     serde_json::from_str(&out(&output)).unwrap()
 }
 
-/// The value of `field` in each entry of a list.
+/// Returns the value of `field` in each entry of a list.
 fn each(entries: &Value, field: &str) -> Vec<Value> {
     entries.as_array().unwrap().iter().map(|entry| entry[field].clone()).collect()
 }

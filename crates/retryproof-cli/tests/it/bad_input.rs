@@ -135,7 +135,7 @@ impl RedisKey {
         answer(&self.server, &arguments)
     }
 
-    /// The value of a string.
+    /// Returns the value of a string.
     pub(crate) fn value(&self) -> Vec<u8> {
         let answer = self.send(b"GET", &[]);
         let start = answer.iter().position(|byte| *byte == b'\n').unwrap() + 1;
@@ -148,7 +148,7 @@ impl RedisKey {
     }
 }
 
-/// The key of the only record of a store on Redis.
+/// Returns the key of the only record of a store on Redis.
 pub(crate) fn redis_with_record(place: &Place) -> RedisKey {
     let server = place.url.trim_start_matches("redis://").split(['/', '?']).next().unwrap();
     let prefix = place.url.split("prefix=").nth(1).unwrap();
@@ -178,7 +178,7 @@ fn answer(server: &str, command: &[&[u8]]) -> Vec<u8> {
     answer.strip_suffix(b"+OK\r\n").unwrap_or(&answer).to_vec()
 }
 
-/// Another program has written a list under the key of `work k`.
+/// Checks a store in which another program has written a list under the key of `work k`.
 pub(crate) fn a_key_of_another_type_is_refused(place: &Place) {
     let run = place.run(&[], "echo result").output().unwrap();
     assert_eq!(code(&run), 0, "{}", err(&run));

@@ -24,14 +24,14 @@ fn ids(findings: &[Value]) -> Vec<&str> {
     findings.iter().filter_map(|finding| finding["finding"].as_str()).collect()
 }
 
-/// The problem that the finding `id` names.
+/// Returns the problem that the finding `id` names.
 fn problem<'a>(findings: &'a [Value], id: &str) -> &'a str {
     let found = findings.iter().find(|finding| finding["finding"] == id);
     found.unwrap_or_else(|| panic!("no {id}: {findings:#?}"))["problem"].as_str().expect("a text")
 }
 
-/// The command with a clock that differs by `offset`, such as `-5s`. The Debian package `faketime`
-/// has the program; `cargo xtask services up postgres` installs it.
+/// Returns the command with a clock that differs by `offset`, such as `-5s`. The Debian package
+/// `faketime` has the program; `cargo xtask services up postgres` installs it.
 fn with_clock(place: &Place, offset: &str) -> Command {
     let mut command = Command::new("faketime");
     command.args(["-f", offset, env!("CARGO_BIN_EXE_retryproof")]);
@@ -195,9 +195,9 @@ fn ops_5_a_server_that_is_away_or_a_wrong_setting_has_its_exit_code() {
 /// The user `nobody`, whom file permissions restrict even if the tests run as root.
 const NOBODY: u32 = 65_534;
 
-/// The command as a user whom the permissions of `place` restrict: the current user, or `nobody` if
-/// the current user is root. Because `nobody` may be unable to read the command's own file, the
-/// command is copied.
+/// Returns the command, run as a user whom the permissions of `place` restrict: the current user,
+/// or `nobody` if the current user is root. Because `nobody` may be unable to read the command's
+/// own file, the command is copied.
 fn as_a_user_without_rights(place: &Place) -> Command {
     let mut command = place.retryproof([""; 0]);
     if rustix::process::geteuid().is_root() {
@@ -260,14 +260,14 @@ fn ops_5_a_missing_privilege_on_the_file_or_its_folder_is_named() {
     let (found, code) = examined();
     assert_eq!((ids(&found), code), (vec!["latency", "identities", "backup"], 0), "{found:#?}");
 
-    // The file can only be read, or not even that.
+    // First the file can only be read, and then not even that.
     mode(&file, 0o444);
     faulty(&format!("write to {}", file.display()));
     owned_by(&file, 0);
     mode(&file, if is_root { 0o600 } else { 0 });
     faulty(&format!("read and write {}", file.display()));
 
-    // No file can be created beside it.
+    // No file can be created beside the store's file.
     owned_by(&file, NOBODY);
     mode(&file, 0o644);
     mode(&folder, 0o555);

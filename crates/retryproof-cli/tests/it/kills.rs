@@ -11,7 +11,7 @@ fn send(signal: Signal, to: &Child) {
     kill_process(Pid::from_child(to), signal).expect("the process exists");
 }
 
-/// The process id that a script has written to a file.
+/// Returns the process id that a script has written to a file.
 fn pid_in(place: &Place, file: &str) -> String {
     eventually("the start of the command", || {
         let pid = place.read(file);

@@ -5,14 +5,14 @@ use std::io::{BufRead as _, BufReader};
 
 use crate::support::{Place, bare, code, err, eventually, out, started};
 
-/// Returns a pipe whose reading end is closed, so that even a short text meets a closed pipe.
+/// Returns a pipe whose reading end is closed, so that even a short text cannot be written.
 fn closed_pipe() -> std::io::PipeWriter {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     writer
 }
 
-/// A store with a result, a dead holder, and an entry in the audit table.
+/// Creates a store with a result, a dead holder, and an entry in the audit table.
 fn with_something_to_print() -> Place {
     let place = Place::sqlite();
     for (key, script) in [("k", "echo out; echo err >&2"), ("stuck", "kill -9 $$")] {
@@ -60,7 +60,7 @@ fn a_closed_pipe_is_no_failure() {
         let said = err(&output);
         assert_eq!(code(&output), 0, "{verb:?}: {said}");
         assert!(!said.contains("panicked") && !said.contains("Broken pipe"), "{verb:?}: {said}");
-        // Without stderr too, for remarks and warnings.
+        // Close stderr too, because remarks and warnings are written to it.
         let mut silent = place.retryproof(verb);
         silent.stdout(closed_pipe()).stderr(closed_pipe()).env("RUST_LOG", "debug");
         assert_eq!(silent.status().unwrap().code(), Some(0), "{verb:?}");
@@ -92,7 +92,7 @@ fn a_pipe_that_closes_early_ends_a_long_output() {
     }
 }
 
-/// A change is made, and its audit is written, although its answer meets a closed pipe.
+/// A change is made and audited even if stdout is a closed pipe.
 #[test]
 fn ops_3_a_change_is_made_although_its_answer_meets_a_closed_pipe() {
     let place = with_something_to_print();

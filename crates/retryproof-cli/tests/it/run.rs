@@ -147,8 +147,8 @@ fn the_command_reads_stdin_and_finds_its_token_and_downstream_keys() {
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"input\n").unwrap();
     let output = out(&child.wait_with_output().unwrap());
     let lines: Vec<_> = output.lines().collect();
-    // The derivation is a promise: SHA-256 over the lengths and texts of a label, "work", "k" and
-    // "charge".
+    // The derivation must never change: the key is the SHA-256 of the lengths and texts of a label,
+    // "work", "k" and "charge".
     let hash = downstream_key("work", "k", "charge");
     assert_eq!(lines, ["input", "work k first", &hash]);
 

@@ -3,7 +3,7 @@
 
 use crate::support::{Place, code, err, out};
 
-/// The position in a remark on stderr.
+/// Returns the position in a remark on stderr.
 pub(crate) fn position(said: &str) -> Option<String> {
     let (_, position) = said.split_once("`--after=")?;
     position.split_once('`').map(|(position, _)| position.to_owned())

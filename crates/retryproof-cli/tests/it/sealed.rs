@@ -227,7 +227,8 @@ fn ops_10_changes_of_keys_are_in_the_audit_table() {
     assert!(before == std::fs::read(place.path("keys.db")).unwrap(), "no key has changed");
 }
 
-/// The keys of a store can be in a PostgreSQL database: created, destroyed and rotated there.
+/// The keys of a store can be kept in a PostgreSQL database, where they are created, destroyed and
+/// rotated.
 #[tokio::test]
 async fn seal_8_the_keys_can_be_in_postgres() {
     let (place, schema) = (Place::sealed_sqlite(), own_name());
@@ -289,7 +290,7 @@ fn seal_5_sealed_answers_move_as_they_are() {
     assert_eq!(executed(&other, "echo twice"), "canary-42\n");
 }
 
-/// A sealed answer that was changed, cut off or moved to another record does not open. Each verb
+/// A sealed answer that was changed, cut off or moved to another record cannot be opened. Each verb
 /// says so, and none changes the record.
 #[test]
 fn seal_5_an_answer_that_cannot_be_opened_is_refused_and_stays() {
@@ -331,7 +332,7 @@ fn seal_5_an_answer_that_cannot_be_opened_is_refused_and_stays() {
         let (_, now, _) = of("k");
         assert!(now == damaged, "the record has changed");
     }
-    // An operator can still erase it, or forget it.
+    // An operator can still erase or forget the record.
     for verb in ["erase", "forget"] {
         run(&place, &[verb, "work", "k", "--token", &token, "--reason", "a test", "--yes"], 0);
     }

@@ -12,8 +12,8 @@ use crate::support::{Place, code, err, out};
 use crate::top::scopes_are_counted;
 use crate::transfer::move_through;
 
-/// The URL of a server that `cargo xtask services up` has started, from the environment variable or
-/// else from the file that the command wrote.
+/// Returns the URL of a server that `cargo xtask services up` has started, from the environment
+/// variable or else from the file that the command wrote.
 pub(crate) fn service(variable: &str, name: &str) -> String {
     if let Ok(url) = std::env::var(variable) {
         return url;
@@ -27,7 +27,7 @@ pub(crate) fn service(variable: &str, name: &str) -> String {
         .unwrap_or_else(|| panic!("no {name} for this test: run `cargo xtask services up {name}`"))
 }
 
-/// A name that only this test uses.
+/// Returns a name that only this test uses.
 pub(crate) fn own_name() -> String {
     let id = OwnerId::new();
     let digits: String = id.as_bytes().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
@@ -61,7 +61,7 @@ pub(crate) fn redis() -> Place {
     Place::on(redis_url())
 }
 
-/// A store with hashed identities on each server.
+/// Creates a store with hashed identities on each server.
 pub(crate) fn hashed_on_servers() -> [Place; 3] {
     [postgres_url(), mariadb_url(), redis_url()].map(Place::hashed_on)
 }
@@ -114,7 +114,7 @@ fn cmp_8_a_key_of_another_type_is_refused_on_redis() {
     a_key_of_another_type_is_refused(&redis());
 }
 
-/// MariaDB accepts no value that is larger than one packet, 16 MiB unless configured.
+/// MariaDB accepts no value that is larger than one packet, which is 16 MiB by default.
 #[test]
 fn cmp_9_output_larger_than_a_server_accepts_keeps_its_exit_code() {
     let place = mariadb();

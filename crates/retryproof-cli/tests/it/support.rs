@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use retryproof_testkit::folder::Folder;
 
-/// How long a test waits for something that happens at once on an idle machine.
+/// How long a test waits for something that happens immediately on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The secret of stores with hashed identities, and its variable.
@@ -31,14 +31,14 @@ pub(crate) const MASTER: &str =
     "one:a0b1c2d3e4f5a6b7c8d9e0f1a2b3c4d5e6f7a8b9c0d1e2f3a4b5c6d7e8f9a0b1";
 
 impl Place {
-    /// A SQLite file.
+    /// Creates a SQLite file.
     pub(crate) fn sqlite() -> Self {
         let folder = Folder::new("cli").expect("a folder");
         let url = format!("sqlite:{}", folder.path().join("records.db").display());
         Self { folder, url, is_hashed: false, is_sealed: false }.migrated()
     }
 
-    /// A SQLite file with sealed results.
+    /// Creates a SQLite file with sealed results.
     pub(crate) fn sealed_sqlite() -> Self {
         let folder = Folder::new("cli").expect("a folder");
         std::fs::write(folder.path().join("master"), MASTER).expect("a file");
@@ -46,14 +46,14 @@ impl Place {
         Self { folder, url, is_hashed: true, is_sealed: true }.migrated()
     }
 
-    /// A SQLite file with hashed identities.
+    /// Creates a SQLite file with hashed identities.
     pub(crate) fn hashed_sqlite() -> Self {
         let folder = Folder::new("cli").expect("a folder");
         let url = format!("sqlite:{}", folder.path().join("records.db").display());
         Self { folder, url, is_hashed: true, is_sealed: false }.migrated()
     }
 
-    /// A place with the store at `url`, which is migrated.
+    /// Migrates the store at `url`, and returns a place with this store.
     pub(crate) fn on(url: String) -> Self {
         let folder = Folder::new("cli").expect("a folder");
         Self { folder, url, is_hashed: false, is_sealed: false }.migrated()
@@ -75,12 +75,12 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// The content of a file in the folder, or an empty text.
+    /// Returns the content of a file in the folder, or an empty text.
     pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// The command with this store. It runs in the folder.
+    /// Returns the command `retryproof` with this store. The command runs in the folder.
     pub(crate) fn retryproof<I: AsRef<OsStr>>(
         &self,
         arguments: impl IntoIterator<Item = I>,
@@ -109,7 +109,8 @@ impl Place {
     }
 }
 
-/// The command without a store, and without settings of the test's own environment.
+/// Returns the command `retryproof` without a store, and without settings of the test's own
+/// environment.
 pub(crate) fn bare() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_retryproof"));
     for (name, _) in std::env::vars_os() {
@@ -138,7 +139,7 @@ pub(crate) fn started(command: &mut Command) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// Waits until `condition` returns something.
+/// Waits until `condition` returns a value, and returns the value.
 pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let steps = PATIENCE.as_millis() / 10;
     for _ in 0..steps {

@@ -58,7 +58,7 @@ fn text_until(controller: &mut File, end: Option<&str>) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// The second record is found by a scan, which catches the signal too.
+/// The second command finds the record by a scan, which catches the signal too.
 #[test]
 fn ops_3_ctrl_c_ends_a_question_and_changes_nothing() {
     let place = Place::sqlite();

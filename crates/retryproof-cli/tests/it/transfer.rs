@@ -26,7 +26,7 @@ fn counts(imported: &Output) -> Value {
     serde_json::from_str(&out(imported)).unwrap_or_else(|_| panic!("{}", err(imported)))
 }
 
-/// The lines of an export, by their keys.
+/// Returns the lines of an export, by their keys.
 fn records(text: &str) -> BTreeMap<String, Value> {
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     lines.map(|line| (line["key"].as_str().unwrap().to_owned(), line)).collect()
@@ -165,7 +165,7 @@ fn ops_7_nothing_is_imported_without_a_reason_a_confirmation_and_a_file() {
     assert_eq!((code(&empty), &counts(&empty)["created"]), (0, &0.into()), "{}", err(&empty));
 }
 
-/// A store with many large records, so that an export fills every pipe.
+/// Creates a store with many large records, so that an export fills every pipe.
 fn large() -> Place {
     let place = Place::sqlite();
     let run = place.run(&[], "head -c 2000 /dev/zero").output().unwrap();

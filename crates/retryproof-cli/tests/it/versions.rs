@@ -32,7 +32,8 @@ const VERBS: [&[&str]; 13] = [
     &["erase", "work", "k", "--token", "1", "--reason", "a test", "--yes"],
 ];
 
-/// Every verb refuses the tables with `sentence`, and so do `run` and `doctor`.
+/// Checks that every verb refuses the tables with `sentence`, and that `run` and `doctor` do so
+/// too.
 fn refused(place: &Place, sentence: &str, suggests_migrate: bool) {
     for arguments in VERBS {
         let refused = verb(place, arguments);
@@ -106,7 +107,7 @@ fn rec_1_tables_of_another_version_are_refused_on_every_server() {
     }
 }
 
-/// Redis has no tables: each record says in which form it is.
+/// Redis has no tables. Each record contains the version of its own format.
 #[test]
 fn rec_1_a_record_of_another_version_is_refused_on_redis() {
     let place = redis();

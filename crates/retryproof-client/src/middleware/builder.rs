@@ -50,38 +50,39 @@ impl Builder {
         }
     }
 
-    /// The maximum number of attempts, including the first. With 1, the middleware never retries.
-    /// Default: 8.
+    /// Sets the maximum number of attempts, including the first. With 1, the middleware never
+    /// retries. Default: 8.
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts;
         self
     }
 
-    /// The time limit for a call with all its attempts and pauses, at most a day. Default: 60 s.
-    /// The default exceeds the lease of a server that died (30 s by default) plus the wait of the
-    /// server that takes over (10 s by default).
+    /// Sets the time limit for a call with all its attempts and pauses, at most a day. Default: 60
+    /// s. The default exceeds the lease of a server that died (30 s by default) plus the wait of
+    /// the server that takes over (10 s by default).
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// The time limit for one attempt, from connecting until the middleware returns the answer. The
-    /// limit covers the part of the body that the middleware collects, but not the part that the
-    /// caller reads as a stream. Set this limit above the server's wait timeout for duplicates (10
-    /// s by default). Otherwise the attempt ends before the server's 409 arrives. Default: 20 s.
+    /// Sets the time limit for one attempt, from connecting until the middleware returns the
+    /// answer. The limit covers the part of the body that the middleware collects, but not the part
+    /// that the caller reads as a stream. Set this limit above the server's wait timeout for
+    /// duplicates (10 s by default). Otherwise the attempt ends before the server's 409 arrives.
+    /// Default: 20 s.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.attempt_timeout = timeout;
         self
     }
 
-    /// The random pause before a retry: between zero and a ceiling that starts at `base` and
+    /// Sets the random pause before a retry: between zero and a ceiling that starts at `base` and
     /// doubles up to `cap`. The pause is added to `Retry-After`. Defaults: 200 ms, 5 s.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         (self.backoff_base, self.backoff_cap) = (base, cap);
         self
     }
 
-    /// The header that carries the key. It must match the server's `web.key-header`. Default:
+    /// Sets the header that carries the key. It must match the server's `web.key-header`. Default:
     /// `Idempotency-Key`.
     pub fn header(mut self, name: HeaderName) -> Self {
         self.header = name;
@@ -105,7 +106,7 @@ impl Builder {
         self
     }
 
-    /// The maximum number of bytes of an answer's body that the middleware collects before it
+    /// Sets the maximum number of bytes of an answer's body that the middleware collects before it
     /// returns the answer. The rest arrives as a stream. If the connection breaks during the rest,
     /// the caller gets the error. Default: 8 MiB, the largest answer that a server stores by
     /// default.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! When the next attempt comes, and when none does.
+//! Tests when the next attempt is made, and when none is made.
 
 use std::time::{Duration, SystemTime};
 

@@ -54,14 +54,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A server with these replies, one for each request, and 503 after them.
+    /// Creates a server with these replies, one for each request, and 503 after them.
     pub(crate) fn with(replies: impl IntoIterator<Item = Reply>) -> Self {
         let server = Self::default();
         server.replies.lock().extend(replies);
         server
     }
 
-    /// A client of this server through the middleware, whose pauses have no jitter.
+    /// Creates a client of this server through the middleware, whose pauses have no jitter.
     pub(crate) fn client(&self, settings: impl FnOnce(Builder) -> Builder) -> ClientWithMiddleware {
         let builder = settings(IdempotencyMiddleware::builder().jitter_source(|| 0));
         let middleware = builder.build().expect("settings that make sense");
@@ -72,7 +72,7 @@ impl Server {
         self.sent.lock().clone()
     }
 
-    /// The seconds from the first request to each request.
+    /// Returns the seconds from the first request to each request.
     pub(crate) fn seconds(&self) -> Vec<f64> {
         let sent = self.sent.lock();
         sent.iter().map(|one| (one.at - sent[0].at).as_secs_f64()).collect()
@@ -117,7 +117,7 @@ pub(crate) fn with(status: u16, headers: &[(&str, &str)], body: impl Into<Body>)
     Reply::Answer(answer.body(body.into()).expect("an answer"))
 }
 
-/// A problem that the filter sends.
+/// Returns a problem that the filter sends.
 pub(crate) fn problem(
     status: u16,
     code: &str,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Over sockets: which failures of a connection are repeated. The server writes raw bytes, so that
-//! they can be malformed.
+//! Tests over sockets: after which connection failures the client tries again. The server writes
+//! raw bytes, so its answers can be malformed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ async fn an_endless_redirect_is_not_tried_again() {
     assert_eq!(server.requests.load(Ordering::SeqCst), 11, "reqwest follows ten, once");
 }
 
-/// A redirect, followed by an answer.
+/// Returns a redirect, followed by an answer.
 fn redirect(to: &str) -> &'static [&'static str] {
     let head = format!("HTTP/1.1 307 Temporary Redirect\r\nlocation: {to}\r\n");
     let first = format!("{head}content-length: 0\r\nconnection: close\r\n\r\n");

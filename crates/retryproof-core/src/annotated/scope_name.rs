@@ -65,7 +65,7 @@ pub(super) fn method_path(owner: &str, name: &str, place: &str) -> String {
     }
 }
 
-/// The position of the `<` that matches the last `>` of a path.
+/// Returns the position of the `<` that matches the last `>` of a path.
 fn opening(path: &str) -> Option<usize> {
     let mut open = 0_usize;
     for (at, byte) in path.bytes().enumerate().rev() {

@@ -136,7 +136,7 @@ impl Engine {
         Ok(Self { engine, runtime: Arc::new(runtime) })
     }
 
-    /// The async engine that this engine wraps.
+    /// Returns the async engine that this engine wraps.
     #[must_use]
     pub fn engine(&self) -> &IdempotencyEngine {
         &self.engine
@@ -273,7 +273,7 @@ pub struct HeldLease {
 }
 
 impl HeldLease {
-    /// The lease's handle, which the caller can pass to the work.
+    /// Returns the lease's handle, which the caller can pass to the work.
     #[must_use]
     pub fn lease(&self) -> &Lease {
         self.held.lease()

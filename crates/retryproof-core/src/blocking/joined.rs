@@ -35,7 +35,7 @@ impl Engine {
 }
 
 impl<T: Send + 'static> JoinedEngine<T> {
-    /// The engine, for calls that do not join a transaction.
+    /// Returns the engine, for calls that do not join a transaction.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine

@@ -110,7 +110,7 @@ struct File<'a> {
 }
 
 impl File<'_> {
-    /// The position of `span` for messages: the file's name and the line.
+    /// Returns the position of `span` for messages: the file's name and the line.
     fn at(&self, span: std::ops::Range<usize>) -> String {
         let before = self.text.as_bytes().get(..span.start).unwrap_or(self.text.as_bytes());
         format!("{}, line {}", self.name, 1 + before.iter().filter(|byte| **byte == b'\n').count())

@@ -34,7 +34,7 @@ impl SealSettings {
         within("seal.cache", self.cache, &WAIT_BOUNDS)
     }
 
-    /// Checks the settings that need each other.
+    /// Checks that the settings are complete and fit together.
     pub(super) fn agrees_with(&self, config: &IdempotencyConfig) -> Result<()> {
         let message = match (&self.keys, &self.master) {
             (None, None) => return Ok(()),

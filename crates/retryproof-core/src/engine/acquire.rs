@@ -314,7 +314,7 @@ impl<'a> AcquireLoop<'a> {
 
     /// Returns the result of a pass that found another holder. If fingerprints are compared in
     /// flight, a different fingerprint ends the call (FP-6). If the holder's lease is over, the
-    /// holder may be dead, so the comparison does not count.
+    /// holder may be dead, so the comparison is ignored.
     fn busy(&self, lease: &LiveLease) -> Found {
         if lease.mismatch && !lease.remaining.is_zero() {
             return Found::End(Acquisition::Mismatch);
@@ -347,8 +347,8 @@ impl<'a> AcquireLoop<'a> {
         if self.engine.tasks.is_closing() { Err(ErrorKind::ShuttingDown) } else { Ok(None) }
     }
 
-    /// The latest time at which a store call can end: one operation timeout after the deadline,
-    /// however slow the earlier calls were (ACQ-6).
+    /// Returns the latest time at which a store call can end: one operation timeout after the
+    /// deadline, however slow the earlier calls were (ACQ-6).
     fn last(&self) -> Instant {
         self.deadline + self.store.operation_timeout()
     }

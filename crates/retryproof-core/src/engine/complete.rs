@@ -83,7 +83,8 @@ impl HeldLease {
         self.record(tombstone.into_envelope(), true)
     }
 
-    /// This is not an `async fn`, because an `async fn` would do nothing before its first poll.
+    /// Records a value or a tombstone. This is not an `async fn`, because an `async fn` would do
+    /// nothing before its first poll.
     pub(super) fn record(
         mut self,
         envelope: Blob,
@@ -247,7 +248,7 @@ fn complete_in_place(lease: &Lease, record: &Record) -> FirstTry {
 }
 
 /// Ends the heartbeat and completes. Returns when the outcome is known or the lease is over by the
-/// engine's clock. `answer` is that of a completion which was already sent, if any.
+/// engine's clock. `answer` is the answer to a completion that was already sent, if any.
 async fn complete_until_over(
     lease: Lease,
     mut record: Record,

@@ -64,7 +64,7 @@ fn trace_of(current: CurrentTrace) -> Option<TraceContext> {
     })
 }
 
-/// The name of this host, or `?` if it is unknown.
+/// Returns the name of this host, or `?` if it is unknown.
 fn host_name() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {

@@ -179,8 +179,8 @@ impl HeldLease {
 }
 
 impl PendingCommit {
-    /// What a commit records: the value or a tombstone. A tombstone also replaces a value that is
-    /// too large for the store (CMP-9).
+    /// Returns what a commit records: the value or a tombstone. A tombstone also replaces a value
+    /// that is too large for the store (CMP-9).
     #[must_use]
     pub fn recorded(&self) -> Recorded {
         self.open.as_ref().map_or(Recorded::Tombstone, |open| open.record.recorded())

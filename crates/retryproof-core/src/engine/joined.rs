@@ -62,7 +62,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
         Ok(Self { engine, source: Arc::new(ErasedSource::new(source)), join })
     }
 
-    /// The engine, for calls that do not join a transaction.
+    /// Returns the engine, for calls that do not join a transaction.
     #[must_use]
     pub fn engine(&self) -> &IdempotencyEngine {
         &self.engine

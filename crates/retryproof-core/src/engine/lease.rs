@@ -2,8 +2,8 @@
 //! [`Lease`]: a running action's handle to its lease. [`HeldLease`]: the same lease, owned by the
 //! caller that has to end it (ACQ-1, ACQ-12, RUN-2).
 //!
-//! This file is over 400 lines long because both types share one private state, and their docs
-//! contain long examples.
+//! This file is over 400 lines long because `Lease` and `HeldLease` share one private state, and
+//! their docs contain long examples.
 
 use std::fmt;
 use std::sync::Arc;
@@ -98,13 +98,13 @@ impl Lease {
         self.0.attempt
     }
 
-    /// The fencing token of this grant (ACQ-10).
+    /// Returns the fencing token of this grant (ACQ-10).
     #[must_use]
     pub fn token(&self) -> FencingToken {
         self.0.token
     }
 
-    /// The identity, which is masked when it is printed (ID-4).
+    /// Returns the identity, which is masked when it is printed (ID-4).
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.0.identity
@@ -119,8 +119,8 @@ impl Lease {
         self.0.store.guards()
     }
 
-    /// What the guard would have done with this call, if its scope is in shadow mode (CTX-6);
-    /// otherwise `None`.
+    /// Returns what the guard would have done with this call, if its scope is in shadow mode
+    /// (CTX-6); otherwise `None`.
     #[must_use]
     pub fn shadow(&self) -> Option<ShadowVerdict> {
         self.0.shadow
@@ -137,8 +137,8 @@ impl Lease {
         beat.loss.is_none() && !beat.stopped && now < beat.until
     }
 
-    /// How much time is left on the lease by the engine's clock. Zero if the lease is over or lost.
-    /// Each heartbeat extends the lease.
+    /// Returns how much time is left on the lease by the engine's clock. Zero if the lease is over
+    /// or lost. Each heartbeat extends the lease.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let now = self.0.store.now();
@@ -281,7 +281,7 @@ impl LeaseState {
         self.store.observers.tell(|o| o.beat_failed(self.event(), kind));
     }
 
-    /// When the lease ends by the engine's clock.
+    /// Returns when the lease ends by the engine's clock.
     pub(super) fn until(&self) -> Instant {
         self.beat.lock().until
     }
@@ -409,7 +409,7 @@ impl HeldLease {
         }
     }
 
-    /// The lease's handle, which the caller can pass to the work.
+    /// Returns the lease's handle, which the caller can pass to the work.
     #[must_use]
     pub fn lease(&self) -> &Lease {
         &self.lease

@@ -124,8 +124,8 @@ impl PurgeTask {
                 {
                     tracing::warn!(
                         %error,
-                        "each process deletes expired records, although one would be enough, \
-                         because the purge cannot be claimed; check that the store's user may \
+                        "the purge cannot be claimed, so each process deletes expired records, \
+                         although one would be enough; check that the store's user may \
                          write the `_meta` table (logged once, STO-6)"
                     );
                 }

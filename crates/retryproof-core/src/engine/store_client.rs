@@ -110,7 +110,7 @@ impl StoreClient {
         self.guards
     }
 
-    /// The store with its capabilities.
+    /// Returns the store with its capabilities.
     pub(super) fn shared(&self) -> &SharedStore {
         &self.shared
     }
@@ -124,7 +124,7 @@ impl StoreClient {
         *self.last_purge.lock() = Some(ended);
     }
 
-    /// The time since the last purge round without an error.
+    /// Returns the time since the last purge round without an error.
     pub(super) fn purged_ago(&self) -> Option<Duration> {
         let ended = *self.last_purge.lock();
         ended.map(|ended| self.now().saturating_duration_since(ended))
@@ -135,12 +135,12 @@ impl StoreClient {
         self.immediate
     }
 
-    /// The size of the largest value that the store accepts, in bytes (CMP-9).
+    /// Returns the size of the largest value that the store accepts, in bytes (CMP-9).
     pub(super) fn max_value(&self) -> usize {
         self.max_value
     }
 
-    /// The time limit of one call.
+    /// Returns the time limit of one call.
     pub(super) fn operation_timeout(&self) -> Duration {
         self.operation_timeout
     }

@@ -123,13 +123,13 @@ impl Tasks {
         }
     }
 
-    /// How many tracked actions are running.
+    /// Returns how many tracked actions are running.
     pub(super) fn running(&self) -> usize {
         self.running.load(Ordering::SeqCst)
     }
 
-    /// The number of tracked actions and background lease endings that have not ended (CMP-3). A
-    /// shutdown waits for both.
+    /// Returns the number of tracked actions and background lease endings that have not ended
+    /// (CMP-3). A shutdown waits for both.
     pub(super) fn left(&self) -> usize {
         self.running() + self.endings.load(Ordering::SeqCst)
     }

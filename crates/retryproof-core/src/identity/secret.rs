@@ -147,10 +147,10 @@ impl IdentitySecret {
         key.len() == DIGITS && key.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     }
 
-    /// HMAC-SHA-256 over `parts`, for another purpose than the digest of a key. The first part is a
-    /// text that names the purpose. The input of a key's digest begins with the length of a scope
-    /// in 8 bytes. Any 8 letters, read as a length, exceed the longest scope, so the two inputs
-    /// always differ.
+    /// Computes HMAC-SHA-256 over `parts`, for a purpose other than the digest of a key. The first
+    /// part is a text that names the purpose. The input of a key's digest begins with the length of
+    /// a scope in 8 bytes. Any 8 letters, read as a length, exceed the longest scope, so the two
+    /// inputs always differ.
     pub(crate) fn keyed(&self, parts: &[&[u8]]) -> [u8; 32] {
         hmac(&self.0.block, parts)
     }

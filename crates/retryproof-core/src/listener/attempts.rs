@@ -36,7 +36,7 @@ impl AttemptRules {
         self
     }
 
-    /// The pauses between attempts.
+    /// Returns the pauses between attempts.
     #[must_use]
     pub fn backoff(&self) -> Backoff {
         self.backoff

@@ -69,13 +69,13 @@ impl VerdictCounters {
         }
     }
 
-    /// How many verdicts had this reason.
+    /// Returns how many verdicts had this reason.
     #[must_use]
     pub fn count_of(&self, reason: Reason) -> u64 {
         self.of(reason).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// All reasons with their counts, for a metrics library.
+    /// Returns all reasons with their counts, for a metrics library.
     pub fn iter(&self) -> impl Iterator<Item = (Reason, u64)> {
         REASONS
             .iter()

@@ -17,10 +17,10 @@ use crate::panics::catch_panic;
 /// library's listeners implement this trait. To use `guarded` with another broker, implement the
 /// trait for that broker's deliveries.
 pub trait AnyDelivery: Clone + Send + 'static {
-    /// The body.
+    /// Returns the body.
     fn payload(&self) -> &[u8];
 
-    /// The context of the call that handles the message.
+    /// Returns the context of the call that handles the message.
     ///
     /// # Errors
     /// [`Poison::NoKey`], [`Poison::BadKey`].
@@ -63,7 +63,7 @@ impl MessageSettings {
         Ok(settings)
     }
 
-    /// The scope.
+    /// Returns the scope.
     #[must_use]
     pub fn scope(&self) -> &Scope {
         &self.scope
@@ -123,7 +123,7 @@ impl MessageCall {
         self
     }
 
-    /// The key.
+    /// Returns the key.
     ///
     /// # Errors
     /// [`Poison::NoKey`], [`Poison::BadKey`] (ID-3); [`Poison::Unreadable`] if the function of
@@ -132,7 +132,7 @@ impl MessageCall {
         self.identity.as_ref().map(Identity::key).map_err(|poison| *poison)
     }
 
-    /// The context of the call that handles the message.
+    /// Returns the context of the call that handles the message.
     ///
     /// # Errors
     /// Same as [`key`](Self::key).

@@ -178,7 +178,7 @@ impl Verdict {
         }
     }
 
-    /// The reason for the verdict.
+    /// Returns the reason for the verdict.
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
@@ -282,7 +282,7 @@ impl Verdict {
 }
 
 impl Reason {
-    /// The name for metric labels: lower case, with dashes.
+    /// Returns the name for metric labels: lower case, with dashes.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -40,7 +40,7 @@ impl WorkerPool {
     }
 
     /// Waits for a free slot. Receive the next message only after you have a slot. A message that
-    /// already waits here cannot go to another consumer.
+    /// you have received before you have a slot cannot go to another consumer.
     ///
     /// # Cancel safety
     /// Dropping the future has no effect.
@@ -62,7 +62,7 @@ impl WorkerPool {
         }));
     }
 
-    /// How many messages are being handled.
+    /// Returns how many messages are being handled.
     #[must_use]
     pub fn running(&self) -> usize {
         self.running.len()

@@ -35,8 +35,8 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// The value of `outcome` in the log of a call that ended in this phase (RUN-7): `executed` for
-    /// [`Completion`](Self::Completion), because the action ran; `released` for
+    /// Returns the value of `outcome` in the log of a call that ended in this phase (RUN-7):
+    /// `executed` for [`Completion`](Self::Completion), because the action ran; `released` for
     /// [`Released`](Self::Released); otherwise `failed`.
     #[must_use]
     pub const fn outcome(self) -> &'static str {
@@ -70,7 +70,7 @@ pub enum ShadowVerdict {
 }
 
 impl ShadowVerdict {
-    /// The value of `would_be` in the log and in metrics.
+    /// Returns the value of `would_be` in the log and in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -100,7 +100,7 @@ pub enum Loss {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct LeaseEvent<'a> {
-    /// The identity, which prints masked (ID-4).
+    /// The identity, which is printed masked (ID-4).
     pub identity: &'a Identity,
     /// The lease's fencing token.
     pub token: FencingToken,
@@ -120,7 +120,7 @@ pub struct LeaseEvent<'a> {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct CallEvent<'a> {
-    /// The identity, which prints masked (ID-4).
+    /// The identity, which is printed masked (ID-4).
     pub identity: &'a Identity,
     /// How long the call took from its start to its answer, including any wait for a holder.
     pub took: Duration,
@@ -143,7 +143,7 @@ pub enum WaitEnd {
 }
 
 impl WaitEnd {
-    /// The name of this end, for use as a metric label.
+    /// Returns the name of this end, for use as a metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -162,7 +162,7 @@ impl<M: Measurements> MeasuringObserver<M> {
         observer
     }
 
-    /// The metrics system.
+    /// Returns the metrics system.
     #[must_use]
     pub fn system(&self) -> &M {
         &self.system
@@ -406,7 +406,7 @@ impl<M: Measurements> Observer for MeasuringObserver<M> {
     }
 }
 
-/// The name of a store in OpenTelemetry's conventions (`db.system.name`).
+/// Returns the name of a store in OpenTelemetry's conventions (`db.system.name`).
 fn database_of(store: &'static str) -> &'static str {
     match store {
         "postgres" => "postgresql",
@@ -414,7 +414,7 @@ fn database_of(store: &'static str) -> &'static str {
     }
 }
 
-/// The value of `error.type`, which is the same as in the log.
+/// Returns the value of `error.type`, which is the same as in the log.
 fn error_type(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Invalid => "Invalid",

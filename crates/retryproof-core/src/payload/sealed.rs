@@ -25,8 +25,9 @@ impl StoredResult {
         self
     }
 
-    /// The envelope of a sealed result, so that it can be copied unopened; `None` if the result is
-    /// not sealed. [`SharedStore::open_sealed`](crate::SharedStore::open_sealed) opens it (SEAL-1).
+    /// Returns the envelope of a sealed result, which can be copied unopened, or `None` if the
+    /// result is not sealed. [`SharedStore::open_sealed`](crate::SharedStore::open_sealed) opens
+    /// the envelope (SEAL-1).
     #[must_use]
     pub fn sealed(&self) -> Option<&Blob> {
         is_sealed(&self.envelope).then_some(&self.envelope)
@@ -64,7 +65,7 @@ pub(crate) fn is_bare_tombstone(envelope: &[u8]) -> bool {
     matches!(envelope, [m0, m1, VERSION, TOMBSTONE, _, _, _, _] if [*m0, *m1] == MAGIC)
 }
 
-/// The envelope of sealed bytes.
+/// Returns an envelope that contains sealed bytes.
 pub(crate) fn sealed_envelope(sealed: &[u8]) -> Blob {
     [&SEALED_HEADER[..], sealed].concat().into()
 }

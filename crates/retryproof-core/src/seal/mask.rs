@@ -23,7 +23,8 @@ use crate::identity::{Identity, IdentitySecret};
 pub(crate) struct FingerprintMask(Arc<Zeroizing<[u8; 32]>>);
 
 impl FingerprintMask {
-    /// `stored` is the identity under which the store keeps the record.
+    /// Creates the mask of one identity. `stored` is the identity under which the store keeps the
+    /// record.
     pub(super) fn new(secret: &IdentitySecret, stored: &Identity) -> Self {
         let (scope, key) = (stored.scope().as_str().as_bytes(), stored.key().expose().as_bytes());
         let length = (scope.len() as u64).to_le_bytes();
@@ -62,8 +63,8 @@ impl FingerprintMask {
         Fingerprint::new(&bytes).unwrap_or(fingerprint)
     }
 
-    /// In each round, one half is changed by a digest of the other half. A half has at most 32
-    /// bytes.
+    /// Applies the rounds. In each round, one half is changed by a digest of the other half. A half
+    /// has at most 32 bytes.
     fn permute(&self, bytes: &mut [u8], rounds: [u8; 4]) {
         let (left, right) = bytes.split_at_mut(bytes.len() / 2);
         for round in rounds {

@@ -93,7 +93,7 @@ impl Sealing {
 }
 
 impl Sealing {
-    /// The owner id under which the result of a resolve is stored: a hash of `by` under the
+    /// Returns the owner id under which the result of a resolve is stored: a hash of `by` under the
     /// identity secret. [`ForceRequest::resolve`] derives `by` from the result, so if the store
     /// kept `by`, a reader of the store could test guessed results against it.
     ///

@@ -22,7 +22,7 @@ pub(super) struct DecodedResult {
 }
 
 impl DecodedResult {
-    /// A remark in place of a result.
+    /// Creates a remark in place of a result.
     pub(super) fn absent(remark: &str) -> Self {
         Self { text: remark.to_owned(), json: Value::Null }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Imports into a store in memory.
+//! Tests imports into a store in memory.
 
 use retryproof::{
     CodecId, Fingerprint, IdempotencyContext, IdempotencyEngine, MemoryStore, Opened, Payload,

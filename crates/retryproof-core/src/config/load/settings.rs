@@ -73,8 +73,8 @@ impl Setting {
         SETTINGS.iter().find(|setting| setting.key.split('.').eq(path.iter().copied()))
     }
 
-    /// The name of the setting's environment variable, such as `IDEMPOTENCY_WEB_MAX_BODY_BYTES` for
-    /// `web.max-body-bytes`.
+    /// Returns the name of the setting's environment variable, such as
+    /// `IDEMPOTENCY_WEB_MAX_BODY_BYTES` for `web.max-body-bytes`.
     pub(super) fn variable(&self) -> String {
         let name = |c: char| if matches!(c, '.' | '-') { '_' } else { c.to_ascii_uppercase() };
         PREFIX.chars().chain(self.key.chars().map(name)).collect()
@@ -105,7 +105,7 @@ pub(super) fn closest(key: &str) -> String {
         .unwrap_or_default()
 }
 
-/// The edit distance of two keys: the number of characters to change, add or remove.
+/// Returns the edit distance of two keys: the number of characters to change, add or remove.
 fn distance(a: &str, b: &str) -> usize {
     // Do not compute the distance of a very long key. A key in the file can have any length, and
     // every known key is shorter than this limit.

@@ -17,8 +17,8 @@ use crate::payload::StoredResult;
 use crate::seal::Sealing;
 
 impl<'a> AcquireLoop<'a> {
-    /// The sealer of the engine's store. A scope that is switched off records nothing, so there is
-    /// nothing to seal (CTX-5).
+    /// Returns the sealer of the engine's store. A scope that is switched off records nothing, so
+    /// there is nothing to seal (CTX-5).
     #[inline]
     pub(super) fn sealing(&self) -> Option<&'a Sealing> {
         match self.durations.guarding {
@@ -27,7 +27,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Like [`run`](Self::run). If there is no key, nothing runs, and the store is not called.
+    /// Like [`run`](Self::run), but first gets the subject's key. If this fails, nothing runs, and
+    /// the store is not called.
     pub(super) async fn run_sealed(
         &mut self,
         sealing: &Sealing,

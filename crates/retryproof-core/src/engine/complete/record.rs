@@ -46,17 +46,17 @@ impl Record {
         }
     }
 
-    /// What the store has after the record is written.
+    /// Returns what the store has after the record is written.
     pub(in crate::engine) fn recorded(&self) -> Recorded {
         if self.is_tombstone { Recorded::Tombstone } else { Recorded::Yes }
     }
 
-    /// How the lease ends after the record is written.
+    /// Returns how the lease ends after the record is written.
     pub(in crate::engine) fn end(&self) -> End {
         End::Completed(self.recorded(), self.done.value.len())
     }
 
-    /// The result of a completion that was written.
+    /// Returns the result of a completion that was written.
     pub(in crate::engine) fn written(self) -> CompletionResult {
         self.refused.map_or(CompletionResult::Recorded, CompletionResult::Tombstoned)
     }

@@ -147,7 +147,7 @@ fn failed<E>(lease: Option<Lease>, error: E) -> ExecuteError<E> {
     }
 }
 
-/// Answers a caller whose completion was refused. The caller gets the answer of a duplicate
+/// Answers a caller whose completion was refused. The caller gets the same answer as a duplicate
 /// (CMP-2).
 async fn answer_fenced<T, E, C: Codec<T>>(
     engine: &IdempotencyEngine,

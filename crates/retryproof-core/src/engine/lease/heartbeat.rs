@@ -78,7 +78,7 @@ impl BeatQueues {
         Self { queues: Mutex::default(), slots: Arc::new(Semaphore::new(CONCURRENT_BEATS)) }
     }
 
-    /// How many leases are waiting for their next heartbeat.
+    /// Returns how many leases are waiting for their next heartbeat.
     pub(in crate::engine) fn len(&self) -> usize {
         self.queues.lock().iter().map(|(_, queue)| queue.due.lock().leases.len()).sum()
     }

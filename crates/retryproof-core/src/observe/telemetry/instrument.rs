@@ -97,7 +97,7 @@ impl Instrument {
         Self::PurgeBacklog,
     ];
 
-    /// The instrument's name, which follows OpenTelemetry's conventions.
+    /// Returns the instrument's name, which follows OpenTelemetry's conventions.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -119,8 +119,8 @@ impl Instrument {
         }
     }
 
-    /// The name in Prometheus, which OpenTelemetry's exporter derives from [`name`](Self::name),
-    /// [`unit`](Self::unit) and [`kind`](Self::kind).
+    /// Returns the name in Prometheus, which OpenTelemetry's exporter derives from
+    /// [`name`](Self::name), [`unit`](Self::unit) and [`kind`](Self::kind).
     #[must_use]
     pub const fn prometheus_name(self) -> &'static str {
         match self {
@@ -142,7 +142,7 @@ impl Instrument {
         }
     }
 
-    /// How the instrument combines its measurements.
+    /// Returns how the instrument combines its measurements.
     #[must_use]
     pub const fn kind(self) -> InstrumentKind {
         match self {
@@ -163,8 +163,8 @@ impl Instrument {
         }
     }
 
-    /// The upper bounds of the buckets of a [`Histogram`](InstrumentKind::Histogram), in the
-    /// instrument's [unit](Self::unit). Empty for any other kind.
+    /// Returns the upper bounds of the buckets of a [`Histogram`](InstrumentKind::Histogram), in
+    /// the instrument's [unit](Self::unit). Empty for any other kind.
     #[must_use]
     pub const fn boundaries(self) -> &'static [f64] {
         match (self, self.kind()) {
@@ -174,7 +174,7 @@ impl Instrument {
         }
     }
 
-    /// The unit, in the notation of UCUM.
+    /// Returns the unit, in the notation of UCUM.
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
@@ -210,7 +210,7 @@ impl Instrument {
             Self::Unrecorded => {
                 "Executions whose result was not recorded, so a retry may run the work again."
             }
-            Self::Saved => "Estimated seconds of work that replays did not repeat.",
+            Self::Saved => "Estimated seconds of work that replays saved.",
             Self::ResultSize => "The size of recorded results.",
             Self::StoreDuration => "How long store calls took.",
             Self::OpenCircuits => "Engines whose store has failed several times in a row.",

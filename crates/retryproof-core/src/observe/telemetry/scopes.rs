@@ -44,7 +44,7 @@ impl Default for MeasuredScopes {
 }
 
 impl MeasuredScopes {
-    /// The entry for all scopes without a label of their own.
+    /// Returns the entry for all scopes without a label of their own.
     pub(super) fn other(&self) -> &MeasuredScope {
         &self.other
     }

@@ -51,12 +51,12 @@ impl Label {
 }
 
 impl Series {
-    /// A series without labels.
+    /// Creates a series without labels.
     pub(super) fn new(instrument: Instrument) -> Self {
         Self { instrument, scope: None, labels: [None; MAX_LABELS] }
     }
 
-    /// A series with these labels, but without a scope.
+    /// Creates a series with these labels, but without a scope.
     pub(super) fn with(instrument: Instrument, labels: &[(Label, &'static str)]) -> Self {
         let mut series = Self::new(instrument);
         debug_assert!(labels.len() <= MAX_LABELS, "an instrument has at most 3 labels");
@@ -66,7 +66,7 @@ impl Series {
         series
     }
 
-    /// A series with these labels and a scope.
+    /// Creates a series with these labels and a scope.
     pub(super) fn of_scope(
         instrument: Instrument,
         scope: &Arc<str>,
@@ -75,13 +75,13 @@ impl Series {
         Self { scope: Some(Arc::clone(scope)), ..Self::with(instrument, labels) }
     }
 
-    /// The instrument.
+    /// Returns the instrument.
     #[must_use]
     pub fn instrument(&self) -> Instrument {
         self.instrument
     }
 
-    /// The names of the labels, which follow OpenTelemetry's conventions, and their values.
+    /// Returns the names of the labels, which follow OpenTelemetry's conventions, and their values.
     pub fn labels(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let scope = self.scope.as_deref().map(|scope| (SCOPE, scope));
         let others = self.labels.iter().flatten().map(|(label, value)| (label.name(), *value));

@@ -15,7 +15,7 @@ struct Sums {
     links: Mutex<Vec<TraceContext>>,
 }
 
-/// The name of a series, with its labels.
+/// Returns the name of a series, with its labels.
 fn text_of(series: &Series) -> String {
     let mut text = series.instrument().name().to_owned();
     for (label, value) in series.labels() {
@@ -66,7 +66,7 @@ impl Measurements for Sums {
 }
 
 impl MeasuringObserver<Sums> {
-    /// The sum of a series; `None` if the series does not exist.
+    /// Returns the sum of a series; `None` if the series does not exist.
     fn sum(&self, series: &str) -> Option<f64> {
         self.system.sums.lock().get(series).map(|(sum, _)| *sum)
     }
