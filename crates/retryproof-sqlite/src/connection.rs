@@ -136,7 +136,8 @@ pub(crate) fn overwrite_deleted(
     conn: &Connection,
     which: Overwrite,
 ) -> Result<(), rusqlite::Error> {
-    // SQLite applies this PRAGMA when it compiles it, so a cached statement would have no effect.
+    // SQLite applies this PRAGMA when it compiles the statement, so running a cached statement
+    // would have no effect.
     conn.execute_batch(match which {
         Overwrite::InPlace => "PRAGMA secure_delete=FAST",
         Overwrite::All => "PRAGMA secure_delete=ON",

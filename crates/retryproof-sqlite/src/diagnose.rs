@@ -47,9 +47,9 @@ const LAST_TOKEN: &str = "SELECT value FROM retryproof_records_meta WHERE name='
 
 impl SqliteConfig {
     /// Looks for problems that endanger the store: a file on another machine, a wrong journal mode,
-    /// a write-ahead log that is not emptied, missing privileges on the file and its folder, missing
-    /// or old tables, another identity secret, expired records that were not purged, and a clock
-    /// that was set back (OPS-5). Changes nothing. Takes the lock of a write for a moment, and
+    /// a write-ahead log that is not emptied, missing privileges on the file and its folder,
+    /// missing or old tables, another identity secret, expired records that were not purged, and a
+    /// clock that was set back (OPS-5). Changes nothing. Takes the write lock for a moment, and
     /// blocks for a few milliseconds.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl SqliteConfig {
                     "Run `retryproof migrate`.",
                 )]);
             }
-            // The file exists, but this process may not read it.
+            // The file exists, but this process is not allowed to read it.
             Err(error) if error.kind() == ErrorKind::Unexpected => {
                 return Ok(self.lacks(&[format!("read and write {}", self.path.display())]));
             }
@@ -92,16 +92,16 @@ impl SqliteConfig {
         Ok(findings)
     }
 
-    /// Returns what this process is not allowed to do with the file and the files beside it. For a
-    /// moment, takes the lock that a write takes, but writes nothing.
+    /// Returns what this process is not allowed to do with the file and the files beside it. Takes
+    /// the write lock for a moment, but writes nothing.
     fn missing_privileges(&self) -> Result<Vec<String>> {
         let conn = open_to_diagnose(self)?;
         let mut missing = Vec::new();
         if conn.is_readonly("main").map_err(classify)? {
             missing.push(format!("write to {}", self.path.display()));
         }
-        // Reading creates the log's shared memory, and the lock needs the log, so either statement
-        // shows whether this process may create and write these files.
+        // Reading creates the shared memory of the write-ahead log, and the lock needs the log
+        // itself, so either statement shows whether this process may create and write these files.
         let sql = match missing.is_empty() {
             true => "BEGIN IMMEDIATE; ROLLBACK",
             false => "BEGIN; SELECT 1 FROM sqlite_master; ROLLBACK",

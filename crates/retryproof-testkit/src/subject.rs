@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Subject`]: a store under test, with the abilities beyond the contract that the kit can use.
 //!
-//! This file is over 400 lines long because `Concrete`, through which the type-erased `SharedStore`
-//! and the kit's own operations use the same store, implements every method of the contract again.
+//! This file is over 400 lines long because `Concrete`, which the type-erased `SharedStore` and the
+//! kit's own operations share, implements every method of the contract again.
 
 use std::fmt;
 use std::future::Future;

@@ -15,7 +15,7 @@ fn row(subject: &DataSubject, id: u8) -> KeyRow {
     KeyRow { id: KeyId([id; 16]), subject: *subject.digest(), wrapped }
 }
 
-/// Checks the promises of a table of keys.
+/// Checks that a table of keys keeps its promises.
 pub(crate) async fn judged(table: &dyn KeyTable) {
     let names: Vec<_> = (0..5).map(|n| DataSubject::named(&secret(), &n.to_string())).collect();
     assert_eq!(table.of_subject(&names[0]).await.unwrap(), None);

@@ -97,7 +97,8 @@ impl SqliteTxSource {
         Self::open_with(&SqliteConfig::new(path))
     }
 
-    /// Opens a separate connection with the file, the durability and the busy timeout of `config`.
+    /// Opens a separate connection to the file that `config` names, with the durability and the
+    /// busy timeout of `config`.
     ///
     /// # Errors
     /// Same as for [`SqliteStore::open_with`](crate::SqliteStore::open_with).

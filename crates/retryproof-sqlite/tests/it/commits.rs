@@ -180,7 +180,7 @@ async fn sto_5_dropping_the_store_beside_a_locked_file_ends() {
     grant(&store, &id, owner).await;
     let stranger = lock(&dir);
     start(pin!(store.release(&id, owner)));
-    // `drop` returns after a limited number of attempts, although the file is still locked.
+    // `drop` stops retrying after its time limit, although the file is still locked.
     drop(store);
     drop(stranger);
     match dir.store().acquire(&id, &request(OwnerId::new())).await {
@@ -246,8 +246,8 @@ async fn sto_4_inspect_describes_records_without_their_values() {
     assert!(stats.records == 1 && stats.in_progress == 0 && stats.bytes > 100, "{stats:?}");
 }
 
-/// The thread that reads or writes also reads the wall clock, so the clock shows which thread it
-/// is.
+/// The thread that reads or writes also reads the wall clock, so the test's clock can record which
+/// thread it is.
 #[test]
 fn acq_8_a_blocking_caller_writes_on_its_own_thread() {
     let threads = Arc::new(Mutex::new(Vec::new()));

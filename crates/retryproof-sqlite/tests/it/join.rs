@@ -68,7 +68,8 @@ fn world_of(
     World { joined: engine.joined(source).unwrap(), engine, counters, dir }
 }
 
-/// A joined completion reaches the record by its digest, and wakes the waiters of that record.
+/// A joined completion finds the record by the digest of its key, and wakes the waiters of that
+/// record.
 #[tokio::test]
 async fn id_5_a_joined_record_is_kept_under_its_digest() {
     let world = world_on(Dir::new(), |config| {

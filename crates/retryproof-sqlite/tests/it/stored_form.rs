@@ -196,8 +196,8 @@ async fn rec_2_get_returns_the_time_since_the_grant() {
     assert_eq!(summary(&store, &id).await.granted_ago, Some(Duration::ZERO));
 }
 
-/// Turns the table's only row into a kept record, as a newer version of the library would release
-/// it with a log (REC-3). The row keeps its owner, and its lease has not ended.
+/// Turns the table's only row into a record that a newer version of the library has released but
+/// kept for its log (REC-3). The row keeps its owner, and its lease has not ended.
 fn keep(dir: &Dir) {
     change(dir, "state = 2, log = x'0107', takeovers = 1");
 }

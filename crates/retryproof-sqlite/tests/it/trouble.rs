@@ -159,8 +159,8 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
             );
             assert_masked(&error);
         }
-        // Neither call changes the row, and neither reads the value, so neither notices that only
-        // the value is damaged.
+        // A release or a completion by another owner does not read the value, so it may not notice
+        // that only the value is damaged.
         for fenced in
             [store.release(&id, owner).await, store.complete(&id, owner, &completion("x")).await]
         {
@@ -252,7 +252,8 @@ async fn sto_5_a_call_goes_on_when_the_lock_is_given_back_in_time() {
         stranger.execute_batch("BEGIN EXCLUSIVE").expect("locked");
         let id = id("k");
         let mut call = Box::pin(grant(&store, &id, OwnerId::new()));
-        // This limit leaves time for some attempts. The call cannot end while the file is locked.
+        // The call makes some attempts within this time limit, but cannot end while the file is
+        // locked.
         let ended = tokio::time::timeout(Duration::from_millis(20), &mut call).await;
         assert!(ended.is_err());
         stranger.execute_batch("COMMIT").expect("unlocked");

@@ -21,8 +21,8 @@ use crate::support::{DAY, Dir, LONG, body, completion, execute, id, replay, requ
 /// The environment variable that passes the path of the file to the other process.
 const FILE: &str = "RETRYPROOF_SQLITE_TEST_FILE";
 
-/// The other process: holds one owner, and runs a command for each line of its input. Without the
-/// variable, this test does nothing.
+/// Acts as the other process, which has one owner ID and runs a command for each line of its input.
+/// Without the variable, this test does nothing.
 #[test]
 fn the_other_process() {
     let Some(file) = std::env::var_os(FILE) else { return };
@@ -226,7 +226,7 @@ async fn acq_3_a_release_in_another_process_wakes_a_waiter() {
     let id = id("k");
     let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
     assert!(tokio::time::timeout(Duration::from_millis(10), &mut waiting).await.is_err());
-    // Commits to other records do not end the wait.
+    // Neither a heartbeat nor a commit to another record ends the wait.
     assert_eq!(other.ask("extend k"), "Applied");
     assert!(other.acquire("unrelated", LONG) > token);
     assert!(tokio::time::timeout(Duration::from_millis(60), &mut waiting).await.is_err());

@@ -79,8 +79,8 @@ struct Run<'s> {
 }
 
 impl Run<'_> {
-    /// Returns `remaining`, or zero on a running clock, because the model does not know the
-    /// remaining time there.
+    /// Returns `remaining`, or zero on a running clock, where the model does not know the remaining
+    /// time.
     fn remaining(&self, remaining: Duration) -> Duration {
         if self.exact { remaining } else { Duration::ZERO }
     }

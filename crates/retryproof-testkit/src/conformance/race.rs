@@ -149,18 +149,22 @@ pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
     }
 }
 
-/// A release races with a late acquire of the same owner, as after a caller has given up its
-/// acquire. The release finds no record, or releases the record. It is not refused, because no
-/// other owner has the key.
+/// A release races with a late acquire of the same owner, as can happen after a caller has given up
+/// on its acquire. The release finds no record, or releases the record. It is not refused, because
+/// no other owner has the key.
 pub async fn run_4_a_release_meets_its_owners_late_acquire(s: &Subject) {
     let id = s.id("k");
     for round in 0..100 {
         let caller = s.caller(&id);
         let (acquired, released) = tokio::join!(caller.acquire(LONG), caller.release());
         granted(acquired);
-        assert_ne!(released, FencedWrite::NotOwner, "round {round}: no other owner has the key");
+        assert_ne!(
+            released,
+            FencedWrite::NotOwner,
+            "round {round}: the release should not be refused, because no other owner has the key"
+        );
         let again = caller.release().await;
-        assert_ne!(again, released, "round {round}: one of the two releases ends the lease");
+        assert_ne!(again, released, "round {round}: one of the two releases should end the lease");
     }
     is_absent(s.caller(&id).peek().await);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Flawed`]: a correct store into which one defect is planted.
 //!
-//! This file is over 400 lines long because each defect has to be planted in the place of the
+//! This file is over 400 lines long because it contains a whole store, and each defect beside the
 //! correct code.
 
 use std::collections::HashMap;

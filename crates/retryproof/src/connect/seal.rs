@@ -21,7 +21,8 @@ use std::convert::Infallible as Seals;
 pub(super) struct Configured(Option<Seals>);
 
 impl Configured {
-    /// Opens the table of keys before the store, so that a mistake in the settings is found first.
+    /// Opens the table of keys before the store, so that a mistake in its settings is reported
+    /// before the store is opened.
     pub(super) async fn of(config: &IdempotencyConfig) -> Result<Self> {
         match (&config.seal.keys, &config.seal.master) {
             (None, None) => Ok(Self(None)),

@@ -88,7 +88,8 @@ async fn cmp_7_run_1_a_long_joined_transaction_costs_no_other_key_its_lease() {
     drop(live);
 }
 
-/// The store does not know the leases of other processes, so the application sets a limit for them.
+/// A transaction may stay open for a third of this process's shortest lease. For the leases of
+/// other processes, the application sets a limit.
 #[tokio::test]
 async fn cmp_7_a_transactions_time_follows_the_shortest_lease_in_the_file() {
     let world = world();
