@@ -46,7 +46,7 @@ impl Executor {
         Self { texts, pool, timer: CoarseTimeout::start(), call_timeout, returning }
     }
 
-    /// The deadline of a call that begins now.
+    /// Returns the deadline of a call that begins now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.call_timeout
     }

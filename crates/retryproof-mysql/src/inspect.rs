@@ -23,8 +23,8 @@ use crate::store::MysqlStore;
 /// The most rows that one purge statement deletes. The statement locks these rows until it commits.
 const MAX_PURGE_BATCH: usize = 1_000;
 
-/// How long a batch may take. This is slightly less than the engine's limit, so the store's error
-/// reports a slow batch before the engine's error can (STO-5).
+/// How long a batch may take. This is slightly less than the engine's limit, so a slow batch fails
+/// with the store's error and not with the engine's (STO-5).
 const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
 
 /// The maximum number of attempts to apply an operator's change. If the statement matches no row,
@@ -62,8 +62,8 @@ impl Purge for MysqlStore {
         Ok(deleted)
     }
 
-    /// Writes the end of the claim into the row `purge` of the `_meta` table. The first claim
-    /// inserts that row.
+    /// Claims the purge: writes the time at which the claim ends into the row `purge` of the
+    /// `_meta` table. The first claim inserts that row.
     async fn claim_purge(&self, at_most: Duration) -> Result<bool> {
         let length = Param::Int(micros(at_most));
         for (statement, params) in

@@ -195,8 +195,8 @@ macro_rules! details {
     };
 }
 
-/// The head: a record's small columns, combined into one column. In every result, the driver spends
-/// more than a microsecond on the description of each column.
+/// The head: a record's small columns, combined into one column. For every result, the driver
+/// spends more than a microsecond on the description of each column.
 macro_rules! head {
     () => {
         concat!("CONCAT(", numbers!(), ",',',", details!(), ")")

@@ -115,10 +115,10 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// Finds the data subject of a message: the person or tenant whom the result is about. If the
-    /// handler's store has sealed results, the result is sealed with the key of this subject
-    /// (SEAL-3). If `subject_of` returns `None`, as by default, the results of the scope share a
-    /// key. If `subject_of` panics, the message becomes a dead letter.
+    /// Sets the function that finds the data subject of a message: the person or tenant whom the
+    /// result is about. If the handler's store has sealed results, the result is sealed with the
+    /// key of this subject (SEAL-3). If `subject_of` returns `None`, as by default, the results of
+    /// the scope share a key. If `subject_of` panics, the message becomes a dead letter.
     pub fn data_subject<F>(mut self, subject_of: F) -> Self
     where
         F: Fn(&Message) -> Option<String> + Send + Sync + 'static,

@@ -41,7 +41,7 @@ pub(crate) struct StreamPosition {
 /// Finds the key or the data subject of a message; `None` if the message has none.
 pub(crate) type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
 
-/// The text of the header `name`.
+/// Returns the text of the header `name`.
 pub(crate) fn header(message: &Message, name: &str) -> Option<String> {
     let name: HeaderName = name.parse().ok()?;
     message.headers.as_ref()?.get(name).map(|value| value.as_str().to_owned())
@@ -68,7 +68,7 @@ impl Delivery {
         Self(Arc::new(Inner { message, call, position }))
     }
 
-    /// The key: the header `Nats-Msg-Id`, or the key that
+    /// Returns the key: the header `Nats-Msg-Id`, or the key that
     /// [`key_header`](crate::NatsListenerBuilder::key_header) or
     /// [`key`](crate::NatsListenerBuilder::key) found.
     ///
@@ -79,10 +79,10 @@ impl Delivery {
         self.0.call.key()
     }
 
-    /// The context for the call that handles the message: the listener's scope, lease, ttl and wait
-    /// timeout, and the message's key. Unless [`any_body`](crate::NatsListenerBuilder::any_body) is
-    /// set, the context also has the fingerprint of the body, so a redelivery with a different body
-    /// is rejected (FP-1).
+    /// Returns the context for the call that handles the message: the listener's scope, lease, ttl
+    /// and wait timeout, and the message's key. Unless
+    /// [`any_body`](crate::NatsListenerBuilder::any_body) is set, the context also has the
+    /// fingerprint of the body, so a redelivery with a different body is rejected (FP-1).
     ///
     /// # Errors
     /// Same as for [`key`](Self::key).
@@ -113,32 +113,32 @@ impl Delivery {
         &self.0.message.payload
     }
 
-    /// The value of the header `name`; if the header has several values, the first.
+    /// Returns the value of the header `name`; if the header has several values, the first.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
         header(&self.0.message, name)
     }
 
-    /// The headers, if the message has any.
+    /// Returns the headers, if the message has any.
     #[must_use]
     pub fn headers(&self) -> Option<&HeaderMap> {
         self.0.message.headers.as_ref()
     }
 
-    /// The subject to which the message was published.
+    /// Returns the subject to which the message was published.
     #[must_use]
     pub fn subject(&self) -> &str {
         &self.0.message.subject
     }
 
-    /// The message's sequence number in its stream; 0 if the reply subject does not contain the
-    /// number.
+    /// Returns the message's sequence number in its stream; 0 if the reply subject does not contain
+    /// the number.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.position().map_or(0, |position| position.sequence)
     }
 
-    /// How many times the server has delivered the message to this consumer, including this
+    /// Returns how many times the server has delivered the message to this consumer, including this
     /// delivery; 0 if the reply subject does not contain the number.
     #[must_use]
     pub fn deliveries(&self) -> u64 {

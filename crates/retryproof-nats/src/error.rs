@@ -14,7 +14,7 @@ const TOO_LARGE_HEADERS: &str = "error code 10097";
 
 type SourceError = Box<dyn StdError + Send + Sync>;
 
-/// The error for an invalid setting of the listener or its consumer.
+/// Returns the error for an invalid setting of the listener or its consumer.
 pub(crate) fn invalid_setting(message: &'static str) -> Error {
     Error::new(ErrorKind::Config, message)
 }

@@ -16,8 +16,8 @@ use crate::delivery::Delivery;
 /// The state that all messages of a listener share.
 pub(crate) struct HandlerContext {
     pub(crate) replies: ServerReplies,
-    /// Each delivery counts as an attempt, because JetStream counts deliveries and a message cannot
-    /// carry a count of failures.
+    /// The rules for attempts. Each delivery counts as an attempt, because JetStream counts
+    /// deliveries and a message cannot carry a count of failures.
     pub(crate) rules: AttemptRules,
     /// The time between two progress reports on an unanswered message.
     pub(crate) progress_interval: Duration,
@@ -28,8 +28,8 @@ pub(crate) struct HandlerContext {
     /// How long a fetch request stays open. A stop gives messages back with at least this delay.
     /// Otherwise, the server would deliver them to the request that is still open.
     pub(crate) fetch_timeout: Duration,
-    /// If a message fails in the delivery with this number or a later delivery, it becomes a dead
-    /// letter.
+    /// The number of the first delivery in which a failure is final: a message that fails in that
+    /// delivery or a later one becomes a dead letter.
     pub(crate) max_deliveries: Option<u64>,
     /// Whether the store was unavailable for any message since the last call to
     /// [`take_store_away`](Self::take_store_away).

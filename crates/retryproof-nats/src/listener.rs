@@ -109,19 +109,19 @@ impl NatsListener {
         NatsListenerBuilder::new(jetstream, consumer, scope)
     }
 
-    /// Counters of the three kinds of verdict and of their reasons. A verdict is counted when its
-    /// message is answered.
+    /// Returns the counters of the three kinds of verdict and of their reasons. A verdict is
+    /// counted when its message is answered.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.context.replies.counters)
     }
 
     /// Handles messages until `shutdown` resolves, and continues through reconnects and outages.
-    /// The listener then fetches no more messages, and waits for running handlers. It gives back
-    /// the messages whose handler has not started, and the server redelivers them after
-    /// [`fetch_timeout`](NatsListenerBuilder::fetch_timeout). Handlers that run longer than
-    /// [`drain_timeout`](NatsListenerBuilder::drain_timeout) are dropped: their leases run out, and
-    /// their messages are redelivered.
+    /// When `shutdown` has resolved, the listener fetches no more messages, and waits for running
+    /// handlers. It gives back the messages whose handler has not started, and the server
+    /// redelivers them after [`fetch_timeout`](NatsListenerBuilder::fetch_timeout). Handlers that
+    /// run longer than [`drain_timeout`](NatsListenerBuilder::drain_timeout) are dropped: their
+    /// leases run out, and their messages are redelivered.
     ///
     /// The handler returns a verdict on its message;
     /// [`guarded`](retryproof_core::listener::guarded) returns the usual verdict. A panic counts as

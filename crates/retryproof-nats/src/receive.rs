@@ -129,7 +129,7 @@ impl FetchRequest {
     }
 }
 
-/// How many times the client has connected so far.
+/// Returns how many times the client has connected so far.
 fn connections(client: &Client) -> u64 {
     client.statistics().connects.load(Ordering::Relaxed)
 }

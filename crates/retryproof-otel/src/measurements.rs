@@ -103,7 +103,8 @@ impl Measurements for OtelMeasurements {
     }
 }
 
-/// A size of 4 GiB or more counts as 4 GiB, which is above the last bucket.
+/// Converts a size to a float. A size of 4 GiB or more counts as 4 GiB, which is above the last
+/// bucket.
 fn as_float(bytes: usize) -> f64 {
     f64::from(u32::try_from(bytes).unwrap_or(u32::MAX))
 }

@@ -14,7 +14,7 @@ use crate::record::column;
 use crate::statement::bound::{BoundStatement, Returns};
 use crate::store::PostgresStore;
 
-/// Binds scope, key, token, verb, outcome, operator and reason, in this order.
+/// Appends an entry. Binds scope, key, token, verb, outcome, operator and reason, in this order.
 const APPEND: &str = "INSERT INTO \"retryproof_records_audit\" \
      (written_at,scope,key,token,verb,outcome,operator,reason) VALUES \
      (clock_timestamp(),$1,$2,nullif($3::bigint,0),convert_from($4,'UTF8'),\

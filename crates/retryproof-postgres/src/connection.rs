@@ -50,9 +50,9 @@ pub(crate) struct ServerInfo {
 }
 
 impl ServerInfo {
-    /// The settings for each new connection. The connection always gets READ COMMITTED: at a higher
-    /// isolation level, a takeover that conflicts with another takeover would fail instead of
-    /// seeing that takeover's result.
+    /// Returns the settings for each new connection. The connection always gets READ COMMITTED: at
+    /// a higher isolation level, a takeover that conflicts with another takeover would fail instead
+    /// of seeing that takeover's result.
     pub(crate) fn connection_settings(&self) -> &'static str {
         match self.reads_committed {
             true => planner_settings!(),
@@ -192,5 +192,8 @@ async fn backend(conn: &mut PgConnection) -> Result<i64> {
 }
 
 pub(crate) fn not_postgres() -> Error {
-    Error::new(ErrorKind::Unsupported, "the server does not answer like PostgreSQL")
+    Error::new(
+        ErrorKind::Unsupported,
+        "the server does not answer like PostgreSQL; check the host and port",
+    )
 }

@@ -226,7 +226,7 @@ async fn check_privileges(
     let reads_versions = !missing.iter().any(|name| name.ends_with("_meta"));
     findings.extend(lacks_privileges(
         &missing,
-        "GRANT them to the user of the URL, as the owner of the tables.",
+        "Grant them to the user in the URL; run the `GRANT` as the owner of the tables.",
     ));
     Ok(reads_versions)
 }
@@ -269,7 +269,7 @@ async fn check_table(
                  keep up, and calls slow down."
             ),
             "End transactions that have been open for long (`xact_start` in `pg_stat_activity`) \
-             and unused replication slots; raise `autovacuum_vacuum_cost_limit`.",
+             and drop unused replication slots; raise `autovacuum_vacuum_cost_limit`.",
         ));
     }
     if bytes > LARGE && lacks_huge_pages {

@@ -241,9 +241,9 @@ fn hidden_part(code: &str) -> Option<&'static str> {
     match code.get(..2).unwrap_or_default() {
         // The texts of data and integrity errors can quote values.
         "22" | "23" => Some("values"),
-        // The texts of authentication errors can name the user. So can those of connection errors,
-        // to which poolers add details, and that of 53300, which also reports too many connections
-        // of one role.
+        // The texts of authentication errors can name the user. The texts of connection errors, to
+        // which poolers add details, can name the user too, and so can the text of 53300, which
+        // also reports too many connections of one role.
         "28" | "08" => Some("the user"),
         _ if code == "53300" => Some("the user"),
         _ => None,

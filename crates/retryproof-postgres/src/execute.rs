@@ -38,14 +38,14 @@ impl Executor {
         self.pool.is_direct()
     }
 
-    /// The deadline of a call that begins now.
+    /// Returns the deadline of a call that begins now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.call_timeout
     }
 
     /// Runs one statement in autocommit. If the connection is dead, replaces it once. If the
-    /// statement conflicted with another statement, sends it again. Every statement of the store is
-    /// safe to repeat, because a holder's writes are fenced by owner (ACQ-9, CMP-3).
+    /// statement conflicts with another one, sends the statement again. Every statement of the
+    /// store is safe to repeat, because a holder's writes are fenced by owner (ACQ-9, CMP-3).
     pub(crate) async fn run(
         &self,
         priority: CallPriority,

@@ -32,9 +32,9 @@ const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
 
 impl Purge for PostgresStore {
     /// Deletes up to 1,000 rows per statement. Each statement continues where the previous one
-    /// stopped, and skips rows that another instance has locked. Earlier statements may have
-    /// skipped records that were locked or not yet expired. After the last bucket, the purge
-    /// therefore starts again at the first bucket, unless the last statement began there.
+    /// stopped, and skips locked rows. Earlier statements may have skipped records that were locked
+    /// or not yet expired. After the last bucket, the purge therefore starts again at the first
+    /// bucket, unless the last statement began there.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let mut deleted = 0;
         while deleted < limit {
@@ -53,7 +53,8 @@ impl Purge for PostgresStore {
         Ok(deleted)
     }
 
-    /// Writes the end of the claim into the row `purge` of the `_meta` table.
+    /// Claims the purge: writes the time at which the claim ends into the row `purge` of the
+    /// `_meta` table.
     async fn claim_purge(&self, at_most: Duration) -> Result<bool> {
         let claimed = self.run(CallPriority::Normal, &self.statements.claim_purge(at_most)).await;
         Ok(claimed.map_err(|error| error.during("claim_purge"))?.affected == 1)
@@ -102,9 +103,9 @@ impl Inspect for PostgresStore {
     }
 }
 
-/// The maximum number of times that an intervention is sent. If the statement changes no row, the
-/// store reads the record to find the reason. If the record has changed in between, the store sends
-/// the intervention again.
+/// The maximum number of attempts to apply an operator's change. If the statement changes no row,
+/// the store reads the record to find the reason. If the record has changed in between, the store
+/// sends the statement again.
 const FORCE_ATTEMPTS: u32 = 3;
 
 impl PostgresStore {
@@ -142,8 +143,8 @@ impl PostgresStore {
 }
 
 impl Force for PostgresStore {
-    /// One statement compares and changes the row, and wakes the waiters of all processes (ACQ-4).
-    /// If the statement changes no row, a second statement reads the reason.
+    /// Checks and changes the row and wakes the waiters of all processes (ACQ-4), all in one
+    /// statement. If that statement changes no row, a second statement reads the reason.
     async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
         let forced = self.try_force(id, req).await;
         forced.map_err(|error: Error| error.during("force").for_identity(id))

@@ -72,7 +72,8 @@ impl PostgresKeyTable {
     }
 
     /// Connects to the database. Logs a warning if the database also has the table
-    /// `retryproof_records`, the default name of the store's table: its backups then contain both.
+    /// `retryproof_records` (the default name of the store's table), because a backup would then
+    /// contain both tables.
     ///
     /// # Errors
     /// `Schema` if the table is missing; `Config` if the login is rejected; `Unavailable` if the

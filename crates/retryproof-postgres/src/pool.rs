@@ -2,9 +2,9 @@
 //! [`Pool`] chooses the connection for each operation. The store has its own connections, and
 //! reserves some of them for lease holders.
 //!
-//! The driver's pool does not fit, for two reasons. It tests each returned connection, which costs
-//! every operation a second round trip. It also cannot keep acquires from taking the connections
-//! that heartbeats need (RUN-2).
+//! The store does not use the driver's pool, for two reasons. The driver's pool tests each returned
+//! connection, which would cost every operation a second round trip. It also cannot keep acquires
+//! from taking the connections that heartbeats need (RUN-2).
 
 mod share;
 
@@ -64,7 +64,7 @@ impl Pool {
         }
     }
 
-    /// How many connections serve normal calls.
+    /// Returns how many connections serve normal calls.
     pub(crate) fn normal_size(&self) -> usize {
         self.normal.size
     }

@@ -46,7 +46,7 @@ pub struct PostgresStore {
     record_limits: RecordLimits,
     batcher: CompletionBatcher,
     waiters: Arc<Waiters>,
-    /// Remembers which records this process has recently found to be complete.
+    /// The records that this process has recently found to be complete.
     completed: CompletedHint,
     /// The bucket in which the next purge continues.
     pub(crate) purge_cursor: AtomicI64,

@@ -52,7 +52,7 @@ const MAX_FINISHED: usize = 4_096;
 /// arrives, the process forgets the oldest announcement. The waiter that sent it then finds the
 /// change by polling.
 const MAX_ANNOUNCED: usize = 65_536;
-/// The server accepts payloads of less than 8,000 bytes.
+/// The largest payload, in bytes. The server accepts payloads of less than 8,000 bytes.
 const MAX_PAYLOAD: usize = 7_900;
 
 /// A message about an identity from one process to the others.
@@ -80,7 +80,8 @@ pub(crate) struct Waiters {
     outbox: Mutex<Outbox>,
     /// Wakes the sending task when a message is queued or may be queued soon.
     pub(crate) outbox_changed: Notify,
-    /// Identifies this store's own messages. The store receives them too, and ignores them.
+    /// The id in this store's own messages. The store receives these messages too, and ignores
+    /// them.
     sender_id: u64,
 }
 

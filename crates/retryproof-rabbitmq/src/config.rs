@@ -13,7 +13,8 @@ use crate::delivery::{KeyOf, Message};
 use crate::error::invalid_setting;
 use crate::receive::url::{BrokerUrl, RootCertificates};
 
-/// A wait queue's name is the work queue's name plus a suffix, and the broker allows 255 bytes.
+/// The longest name of a queue, in bytes. A wait queue's name is the work queue's name plus a
+/// suffix, and the broker allows 255 bytes.
 const MAX_QUEUE_NAME_BYTES: usize = 230;
 
 /// The settings of a [`RabbitmqListener`](crate::RabbitmqListener), created by
@@ -28,7 +29,7 @@ pub struct RabbitmqListenerBuilder {
     subject_of: Option<Arc<KeyOf>>,
     dead_letters: Option<String>,
     messages: MessageOptions,
-    /// If this is `None`, the prefetch is the same as `concurrency`.
+    /// The configured prefetch; `None` means that the prefetch is the same as `concurrency`.
     prefetch: Option<u16>,
     concurrency: usize,
     max_attempts: u32,
@@ -95,10 +96,10 @@ impl RabbitmqListenerBuilder {
         self
     }
 
-    /// Finds the data subject of a message: the person or tenant whom the result is about. If the
-    /// handler's store has sealed results, the result is sealed with the key of this subject
-    /// (SEAL-3). If `subject_of` returns `None`, as by default, the results of the scope share a
-    /// key. If `subject_of` panics, the message becomes a dead letter.
+    /// Sets the function that finds the data subject of a message: the person or tenant whom the
+    /// result is about. If the handler's store has sealed results, the result is sealed with the
+    /// key of this subject (SEAL-3). If `subject_of` returns `None`, as by default, the results of
+    /// the scope share a key. If `subject_of` panics, the message becomes a dead letter.
     pub fn data_subject<F>(mut self, subject_of: F) -> Self
     where
         F: Fn(&Message) -> Option<String> + Send + Sync + 'static,

@@ -50,7 +50,7 @@ impl Delivery {
         Self(Arc::new(Inner { message, call }))
     }
 
-    /// The key: the property `message-id`, or the key that
+    /// Returns the key: the property `message-id`, or the key that
     /// [`key_header`](crate::RabbitmqListenerBuilder::key_header) or
     /// [`key`](crate::RabbitmqListenerBuilder::key) found.
     ///
@@ -61,8 +61,8 @@ impl Delivery {
         self.0.call.key()
     }
 
-    /// The context for the call that handles the message: the listener's scope, lease, ttl and wait
-    /// timeout, and the message's key. Unless
+    /// Returns the context for the call that handles the message: the listener's scope, lease, ttl
+    /// and wait timeout, and the message's key. Unless
     /// [`any_body`](crate::RabbitmqListenerBuilder::any_body) is set, the context also has the
     /// fingerprint of the body, so a redelivery with a different body is rejected (FP-1).
     ///
@@ -95,22 +95,22 @@ impl Delivery {
         self.0.message.payload()
     }
 
-    /// The header `name` as text; `None` if the header is missing, or is neither text nor a whole
-    /// number.
+    /// Returns the header `name` as text; `None` if the header is missing, or is neither text nor a
+    /// whole number.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
         self.0.message.header(name)
     }
 
-    /// The exchange to which the message was first published. For a delayed copy, this is the
-    /// exchange of the original.
+    /// Returns the exchange to which the message was first published. For a delayed copy, this is
+    /// the exchange of the original.
     #[must_use]
     pub fn exchange(&self) -> &str {
         self.0.message.exchange()
     }
 
-    /// The routing key with which the message was first published. For a delayed copy, this is the
-    /// routing key of the original.
+    /// Returns the routing key with which the message was first published. For a delayed copy, this
+    /// is the routing key of the original.
     #[must_use]
     pub fn routing_key(&self) -> &str {
         self.0.message.routing_key()
@@ -123,20 +123,20 @@ impl Delivery {
         self.0.message.redelivered
     }
 
-    /// How many times the work has failed so far. A delivery does not count as a failure if another
-    /// delivery with the same key was in flight, or if the store was unavailable.
+    /// Returns how many times the work has failed so far. A delivery does not count as a failure if
+    /// another delivery with the same key was in flight, or if the store was unavailable.
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.0.message.count(FAILURES)
     }
 
-    /// The number of failures so far, including `verdict` if it is a failed attempt.
+    /// Returns the number of failures so far, including `verdict` if it is a failed attempt.
     pub(crate) fn failures_after(&self, verdict: &Verdict) -> u32 {
         self.failures().saturating_add(u32::from(verdict.is_failed_attempt()))
     }
 
-    /// How many consecutive times the store was unavailable, counting `verdict`; 0 if `verdict` has
-    /// another reason.
+    /// Returns how many consecutive times the store was unavailable, counting `verdict`; 0 if
+    /// `verdict` has another reason.
     pub(crate) fn outages_after(&self, verdict: &Verdict) -> u32 {
         match verdict {
             Verdict::Nack { reason: Reason::Store, .. } => {
@@ -206,28 +206,28 @@ impl Message {
         json(&self.payload)
     }
 
-    /// The property `message-id`, which is the key by default.
+    /// Returns the property `message-id`, which is the key by default.
     #[must_use]
     pub fn message_id(&self) -> Option<&str> {
         self.properties.message_id().as_ref().map(ShortString::as_str)
     }
 
-    /// The header `name` as text; `None` if the header is missing, or is neither text nor a whole
-    /// number.
+    /// Returns the header `name` as text; `None` if the header is missing, or is neither text nor a
+    /// whole number.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
         header(&self.properties, name)
     }
 
-    /// The exchange to which the message was first published. For a delayed copy, this is the
-    /// exchange of the original.
+    /// Returns the exchange to which the message was first published. For a delayed copy, this is
+    /// the exchange of the original.
     #[must_use]
     pub fn exchange(&self) -> &str {
         &self.exchange
     }
 
-    /// The routing key with which the message was first published. For a delayed copy, this is the
-    /// routing key of the original.
+    /// Returns the routing key with which the message was first published. For a delayed copy, this
+    /// is the routing key of the original.
     #[must_use]
     pub fn routing_key(&self) -> &str {
         &self.routing_key

@@ -8,7 +8,7 @@ use lapin::protocol::{AMQPError, AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use retryproof_core::listener::dead_letter::TooLarge;
 use retryproof_core::{Error, ErrorKind};
 
-/// The error for an invalid setting.
+/// Returns the error for an invalid setting.
 pub(crate) fn invalid_setting(message: &'static str) -> Error {
     Error::new(ErrorKind::Config, message)
 }
@@ -29,9 +29,10 @@ pub(crate) fn driver_error(error: lapin::Error) -> Error {
                  delete that queue when it is empty, or choose another name",
             ),
             AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)
-            | AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) => {
-                invalid_setting("the broker refused the login, the virtual host or the operation")
-            }
+            | AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) => invalid_setting(
+                "the broker refused the login, the virtual host or the operation; check the URL \
+                 and the user's permissions",
+            ),
             _ => Error::unavailable("the broker closed the connection"),
         },
         #[cfg(feature = "tls")]
@@ -72,7 +73,7 @@ fn is_message_too_large(refused: &AMQPError) -> bool {
         && refused.get_message().as_str().contains("message size")
 }
 
-/// The error for a call to the broker that took too long.
+/// Returns the error for a call to the broker that took too long.
 pub(crate) fn timed_out() -> Error {
     Error::unavailable("the broker did not answer in time")
 }

@@ -71,16 +71,16 @@ impl RabbitmqListener {
         RabbitmqListenerBuilder::new(url, queue, scope)
     }
 
-    /// Counters of the three kinds of verdict and of their reasons. A verdict is counted just
-    /// before its message is answered, so it counts even if the answer is lost.
+    /// Returns the counters of the three kinds of verdict and of their reasons. A verdict is
+    /// counted just before its message is answered, so it counts even if the answer is lost.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// Handles messages until `shutdown` resolves, across reconnects and outages. The listener then
-    /// receives no more messages, returns the messages whose handler has not started, and waits for
-    /// the running handlers. Handlers that run longer than
+    /// Handles messages until `shutdown` resolves, across reconnects and outages. When `shutdown`
+    /// has resolved, the listener receives no more messages, returns the messages whose handler has
+    /// not started, and waits for the running handlers. Handlers that run longer than
     /// [`drain_timeout`](RabbitmqListenerBuilder::drain_timeout) are dropped: their leases run out,
     /// and their messages are redelivered.
     ///

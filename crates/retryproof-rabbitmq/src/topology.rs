@@ -14,9 +14,9 @@ use crate::receive::url::{BrokerUrl, RootCertificates};
 /// A work queue that loses no message, and the queue for its dead letters.
 ///
 /// The work queue is a quorum queue. The broker counts how often a message returns to the queue,
-/// for example because its consumer died. After [`delivery_limit`](Self::delivery_limit) returns,
-/// the message becomes a dead letter. The broker removes a dead letter from the work queue only
-/// after the dead-letter queue has it.
+/// for example because its consumer died. When a message has returned
+/// [`delivery_limit`](Self::delivery_limit) times, it becomes a dead letter. The broker removes a
+/// dead letter from the work queue only after the dead-letter queue has it.
 ///
 /// ```no_run
 /// # async fn run() -> retryproof_core::Result<()> {

@@ -253,7 +253,8 @@ impl RedisConfig {
         Ok(())
     }
 
-    /// The time that `WAIT` adds to the call timeout; zero if calls do not wait for replicas.
+    /// Returns the time that `WAIT` adds to the call timeout; zero if calls do not wait for
+    /// replicas.
     pub(crate) fn wait_timeout(&self) -> Duration {
         self.wait_replicas.map_or(Duration::ZERO, |(_, timeout)| timeout)
     }

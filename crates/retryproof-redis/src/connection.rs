@@ -47,7 +47,7 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// The time limit for a call over a connection with this purpose.
+    /// Returns the time limit for a call over a connection with this purpose.
     pub(crate) fn timeout(&self, config: &RedisConfig) -> Duration {
         match self {
             Self::CallsWithWait => config.call_timeout + config.wait_timeout(),

@@ -29,8 +29,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const SETTINGS: [&str; 5] =
     ["maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "min-replicas-to-write"];
 
-/// The store works without these rights, but less well. HELLO is missing here, because Redis
-/// accepts it from every user.
+/// Rights without which the store works, but less well. The list omits HELLO, because Redis accepts
+/// that command from every user.
 const HELPFUL: [&str; 4] = ["+role", "+publish", "+subscribe", "+unsubscribe"];
 /// Rights that only the inspection of records needs.
 const FOR_OPERATORS: [&str; 2] = ["+strlen", "+scan"];
@@ -140,7 +140,7 @@ impl RedisConfig {
                     "The user lacks these rights, which only the verbs that show records need: {}.",
                     operators.join(", ")
                 ),
-                "Run `get`, `ls`, `stuck` and `stats` as a user that has them.",
+                "Run `get`, `ls`, `stuck` and `stats` as a user that has these rights.",
             ));
         }
         Ok(())

@@ -36,7 +36,7 @@ pub(crate) enum Recovery {
 }
 
 impl Failure {
-    /// The code of the server's error, or an empty string.
+    /// Returns the code of the server's error, or an empty string.
     pub(crate) fn code(&self) -> &str {
         match self {
             Self::Server(error) => error.code(),
@@ -61,8 +61,9 @@ impl Failure {
         }
     }
 
-    /// The failure of the second attempt at a call. The first attempt may have reached the server,
-    /// so whatever prevented the second one, the outcome of the call is unknown (ACQ-9).
+    /// Converts the failure of the second attempt at a call. The first attempt may have reached the
+    /// server, so the outcome of the call is unknown (ACQ-9), whatever made the second attempt
+    /// fail.
     pub(crate) fn after_lost_answer(self) -> Self {
         let error = self.into_error();
         if error.kind() == ErrorKind::Unavailable {
@@ -232,8 +233,11 @@ fn of_connection(error: RedisError) -> Error {
             let (kind, message) = classify(code);
             Error::new(kind, message).with("code", code)
         }
-        _ => Error::new(ErrorKind::Unexpected, "the server does not speak the Redis protocol")
-            .because(error),
+        _ => Error::new(
+            ErrorKind::Unexpected,
+            "the server does not answer in the Redis protocol; check the host and port",
+        )
+        .because(error),
     }
 }
 

@@ -232,6 +232,7 @@ async fn within<T>(deadline: Instant, work: impl Future<Output = T>) -> Result<T
 pub(crate) fn unexpected_answer() -> Error {
     Error::new(
         ErrorKind::Unexpected,
-        "the server's answer does not match the command; check for a proxy in between",
+        "the server's answer does not match the command; check for a proxy between the store \
+         and the server",
     )
 }

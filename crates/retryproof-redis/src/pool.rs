@@ -108,7 +108,7 @@ impl SharedConnection {
         self.current.write().take_if(|current| Arc::ptr_eq(current, open));
     }
 
-    /// The time limit for a call over this connection.
+    /// Returns the time limit for a call over this connection.
     pub(crate) fn call_timeout(&self) -> Duration {
         self.purpose.timeout(self.locator.config())
     }

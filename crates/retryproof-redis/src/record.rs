@@ -130,7 +130,7 @@ impl Header {
         self.fingerprint > 0
     }
 
-    /// The offset of the value's envelope.
+    /// Returns the offset of the value's envelope.
     pub(crate) fn value_at(&self) -> usize {
         HEADER + self.note + self.fingerprint
     }

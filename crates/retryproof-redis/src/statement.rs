@@ -195,7 +195,7 @@ pub(crate) fn add_length_and_header(batch: &mut Pipeline, key: &[u8]) {
     add_range(batch, key, HEADER);
 }
 
-/// Reads the first `bytes` of a record.
+/// Adds a read of a record's first `bytes` bytes to `batch`.
 fn add_range(batch: &mut Pipeline, key: &[u8], bytes: usize) {
     batch.cmd("GETRANGE").arg(key).arg(0).arg(bytes - 1);
 }

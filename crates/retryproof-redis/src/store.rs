@@ -34,7 +34,7 @@ const VALUE_OVERHEAD: usize = 4_096;
 pub struct RedisStore {
     pub(crate) executor: Executor,
     waiters: Waiters,
-    /// Remembers which records this process has recently found to be complete.
+    /// The records that this process has recently found to be complete.
     pub(crate) completed: CompletedHint,
     pub(crate) max_value: usize,
     _watchers: SentinelWatchers,

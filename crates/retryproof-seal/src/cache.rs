@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::cipher::DataKey;
 use crate::table::KeyId;
 
-/// How many keys a process keeps at most.
+/// The maximum number of keys that a process keeps.
 const MOST: usize = 10_000;
 /// The shortest time between two sweeps for expired keys.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -103,7 +103,7 @@ impl KeyCache {
         sweeping.abort_handle()
     }
 
-    /// Drops the expired keys, and returns when the next key expires.
+    /// Drops the expired keys, and returns the time at which the next key expires.
     fn swept(&self) -> Option<Instant> {
         let mut entries = self.entries.lock();
         let Entries { by_id, of_subject, sweeper, .. } = &mut *entries;
@@ -158,7 +158,7 @@ mod tests {
         (Known { id: KeyId([id; 16]), key: Some(key) }, weak)
     }
 
-    /// Expired keys are dropped, and so overwritten, even if no later call uses the cache.
+    /// Expired keys are dropped, and thereby overwritten, even if no later call uses the cache.
     #[tokio::test(start_paused = true)]
     async fn seal_8_a_key_is_dropped_in_time() {
         let cache = Arc::new(KeyCache::new(KEEPS));

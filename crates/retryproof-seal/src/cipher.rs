@@ -34,7 +34,7 @@ impl DataKey {
         Some(Self(Zeroizing::new(*bytes)))
     }
 
-    /// The bytes of the key, for a [`KeyProvider`](crate::KeyProvider) to wrap.
+    /// Returns the bytes of the key, for a [`KeyProvider`](crate::KeyProvider) to wrap.
     #[must_use]
     pub fn expose(&self) -> &[u8] {
         self.0.as_slice()

@@ -15,7 +15,7 @@ use crate::cipher::{DataKey, KEY};
 /// The future of a call to a [`KeyProvider`].
 pub type ProviderFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// A data key that was wrapped, and the id of the master key that unwraps it.
+/// A wrapped data key, and the id of the master key that unwraps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrappedKey {
     /// The id of the master key.
@@ -30,7 +30,7 @@ pub struct WrappedKey {
 ///
 /// An engine waits for a provider for at most `operation-timeout`.
 pub trait KeyProvider: fmt::Debug + Send + Sync + 'static {
-    /// The id of the master key that [`wrap`](Self::wrap) uses.
+    /// Returns the id of the master key that [`wrap`](Self::wrap) uses.
     fn current(&self) -> &str;
 
     /// Wraps a data key with the current master key. `bound` has to be the same when the key is
@@ -164,8 +164,8 @@ impl KeyProvider for MasterKeys {
 }
 
 fn parse_line(line: &str) -> Result<(String, DataKey)> {
-    const FORM: &str = "a line of master keys is not `ID:KEY`, with an id of 1 to 64 letters, \
-                        digits, `.`, `-` and `_`, and a key of 64 hex digits";
+    const FORM: &str = "a line of the master keys does not have the form `ID:KEY`, with an id of 1 \
+                        to 64 letters, digits, `.`, `-` and `_`, and a key of 64 hex digits";
     let (id, digits) = line.split_once(':').ok_or_else(|| wrong(FORM))?;
     let (id, digits) = (id.trim(), digits.trim());
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);

@@ -16,7 +16,7 @@ use crate::table::{KeyId, KeyRow, KeyTable};
 
 /// How long a process keeps a plain key by default.
 const CACHED_FOR: Duration = Duration::from_secs(60);
-/// How many keys a rotation reads at once.
+/// How many keys a rotation reads in one step.
 const BATCH: usize = 100;
 
 /// Seals results with AES-256-GCM-SIV, under one data key for each subject (SEAL-3, SEAL-5). Pass it

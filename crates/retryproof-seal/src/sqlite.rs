@@ -187,7 +187,8 @@ fn connect(path: &Path, extra: OpenFlags) -> rusqlite::Result<Connection> {
     Ok(conn)
 }
 
-/// The driver's error can be kept as the source: it names tables, never bound values (ID-4).
+/// Converts the driver's error. That error can be kept as the source, because it names tables,
+/// never bound values (ID-4).
 fn classify(error: rusqlite::Error) -> Error {
     let code = error.sqlite_error().map(|code| code.extended_code & 0xff);
     let is_missing_table = error.to_string().contains("no such table");

@@ -20,7 +20,7 @@ pub(super) const KEPT: i64 = 2;
 pub(super) const NO_OWNER: OwnerId = OwnerId::from_bytes([0; 16]);
 
 /// Decodes the first column of a record. `value` reads the second column, which holds the result.
-/// It is `None` for a row with one column, which also lacks the details.
+/// `value` is `None` for a row with one column, which also lacks the details.
 pub(crate) fn decode<'r>(
     first: Option<&'r [u8]>,
     value: Option<impl FnOnce() -> Option<&'r [u8]>>,

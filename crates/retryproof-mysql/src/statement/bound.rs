@@ -9,7 +9,7 @@ use retryproof_core::{Identity, OwnerId};
 use sqlx_core::arguments::Arguments as _;
 use sqlx_mysql::MySqlArguments;
 
-/// The primary key as bound values (ID-2).
+/// Returns the primary key as bound values (ID-2).
 pub(crate) fn key_of(id: &Identity) -> [Param<'_>; 2] {
     [Param::Bytes(id.scope().as_str().as_bytes()), Param::Bytes(id.key().expose().as_bytes())]
 }
@@ -20,7 +20,7 @@ pub(crate) fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The values of [`Statement::Complete`](super::Statement::Complete) in bind order. If the
+/// Returns the values of [`Statement::Complete`](super::Statement::Complete) in bind order. If the
 /// statement took effect, the server reports one row, on the store's connection and in the
 /// application's transaction alike (CMP-7).
 pub(crate) fn completion_params<'a>(
@@ -42,13 +42,13 @@ pub(crate) fn completion_params<'a>(
     ]
 }
 
-/// The length of a value, for binding. Statements do not compute the length, because in an
+/// Returns the length of a value, for binding. Statements do not compute the length, because in an
 /// application's session, `LENGTH(result)` could measure the result that the statement replaces.
 pub(crate) fn length(value: &[u8]) -> Param<'static> {
     Param::Int(i64::try_from(value.len()).unwrap_or(i64::MAX))
 }
 
-/// An upper bound on the number of bytes that the values occupy in a packet.
+/// Returns an upper bound on the number of bytes that the values occupy in a packet.
 pub(crate) fn size(params: &[Param<'_>]) -> usize {
     let bytes = |param: &Param<'_>| match param {
         Param::Bytes(value) => value.len() + 9,

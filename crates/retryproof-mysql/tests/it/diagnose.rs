@@ -37,8 +37,8 @@ async fn ops_5_settings_that_lose_records_are_named() {
         "--skip-innodb-doublewrite",
     ];
     let server = Server::start(&options).await;
-    // Migrate with `binlog_format=ROW`, because the server refuses the migration's writes with
-    // STATEMENT.
+    // Migrate with `binlog_format=ROW`, because with STATEMENT, the server refuses the migration's
+    // writes.
     let mut root = server.root().await;
     sql(&mut root, "SET GLOBAL binlog_format=ROW").await;
     server.config().migrate().await.expect("migrated");

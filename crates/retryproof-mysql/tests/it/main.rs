@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The MySQL store on a real MariaDB: the conformance kit, then what is particular to a server.
+//! The MySQL store on a real MariaDB: the conformance kit, and behaviour that the kit does not
+//! test.
 
 mod conformance;
 mod diagnose;

@@ -15,7 +15,7 @@ async fn number(text: String) -> i64 {
     row.get::<i64, _>(0)
 }
 
-/// The sum of the counters that match, over all connections of the server.
+/// Returns the sum of the server's counters whose names match `pattern`, over all connections.
 async fn counted(conn: &mut MySqlConnection, pattern: &str) -> u64 {
     let show = format!("SHOW GLOBAL STATUS LIKE '{pattern}'");
     let rows = conn.fetch_all(AssertSqlSafe(show)).await.expect("counted");

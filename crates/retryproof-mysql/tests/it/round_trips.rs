@@ -20,14 +20,14 @@ use crate::support::{DAY, LONG, Table, completion, execute, grant, id, replay, r
 
 const SHORT: Duration = Duration::from_millis(10);
 
-/// The address of the server.
+/// Returns the address of the server.
 pub(crate) fn server() -> SocketAddr {
     let url = url();
     let (_, place) = url.split_once('@').expect("a user in the URL");
     place.split_once('/').expect("a database in the URL").0.parse().expect("a numeric address")
 }
 
-/// The server's URL, through the proxy.
+/// Returns the server's URL, through the proxy.
 pub(crate) fn through(proxy: &WireProxy) -> String {
     url().replace(&server().to_string(), &proxy.addr().to_string())
 }
@@ -71,7 +71,7 @@ impl Counted {
         assert_eq!(store.release(&gone, owner).await.expect("released"), FencedWrite::Applied);
     }
 
-    /// The round trips of `call`.
+    /// Runs `call`, and counts its round trips.
     async fn trips<T>(&self, call: impl Future<Output = T>) -> (u64, T) {
         let before = self.proxy.flights();
         let answer = call.await;
@@ -196,8 +196,8 @@ async fn acq_8_without_returning_a_duplicate_costs_two() {
     assert_eq!(trips, 1, "takeover");
 }
 
-/// CMP-7: three round trips in addition to the action's statements, and a fourth if the program
-/// began the transaction.
+/// CMP-7: a joined transaction costs three round trips in addition to the action's statements, and
+/// a fourth if the program began the transaction.
 #[tokio::test]
 async fn acq_8_cmp_7_a_joined_transaction_costs_three_round_trips() {
     let counted = Counted::new(true).await;

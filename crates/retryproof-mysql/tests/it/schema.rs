@@ -135,7 +135,7 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
         assert!(error.to_string().contains("retryproof::migrate(url)"), "{error}");
         assert_masked(&error);
     }
-    // After the table was created again, the store works without a restart.
+    // Once the table exists again, the store works without a restart.
     table.config().migrate().await.expect("migrated");
     execute(&store, &id, "result").await;
 }

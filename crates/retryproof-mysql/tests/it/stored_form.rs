@@ -69,7 +69,8 @@ async fn expire(table: &Table, id: &Identity) {
     change(table, id, "expires_at = '1980-01-01'").await;
 }
 
-/// The note about the holder. An acquire, a peek and a `get` must all return the same note.
+/// Returns the note about the holder, and checks that an acquire, a peek and a `get` all return the
+/// same note.
 async fn shown(store: &MysqlStore, id: &Identity) -> Option<HolderNote> {
     let acquired = match store.acquire(id, &request(OwnerId::new())).await {
         Ok(Acquired::Busy(lease)) => lease.holder,

@@ -21,11 +21,11 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
-/// Part of every key and value in the tests about trouble; no error may show it (ID-4).
+/// A text in keys and values. No error may show it (ID-4).
 pub(crate) const CANARY: &str = "canary-4711";
 
-/// The variable of this name in the environment, or else in the file that `cargo xtask services`
-/// wrote.
+/// Returns the variable `name` from the environment, or else from the file that
+/// `cargo xtask services` wrote.
 pub(crate) fn service(name: &str) -> Option<String> {
     if let Ok(value) = std::env::var(name) {
         return Some(value);
@@ -35,13 +35,13 @@ pub(crate) fn service(name: &str) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
 }
 
-/// The URL of the server.
+/// Returns the URL of the server.
 pub(crate) fn url() -> String {
     service("RETRYPROOF_TEST_MARIADB")
         .expect("no MariaDB for this test: run `cargo xtask services up mariadb`")
 }
 
-/// The server's URL, with another user, password or database.
+/// Returns the server's URL, with another user, password or database.
 pub(crate) fn url_as(user: &str, password: &str, database: Option<&str>) -> String {
     let url = url();
     let (_, place) = url.split_once('@').expect("a user in the URL");
@@ -49,13 +49,13 @@ pub(crate) fn url_as(user: &str, password: &str, database: Option<&str>) -> Stri
     format!("mysql://{user}:{password}@{host}/{}", database.unwrap_or(own))
 }
 
-/// A name that no other test has.
+/// Returns a name that no other test uses.
 pub(crate) fn unique(what: &str) -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     format!("{what}_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A connection that is independent of the store's, with all privileges.
+/// Opens a connection that is independent of the store's and has all privileges.
 pub(crate) async fn stranger() -> MySqlConnection {
     MySqlConnection::connect(&url()).await.expect("the server answers")
 }
@@ -81,7 +81,7 @@ impl Table {
         table
     }
 
-    /// A table with this name, which need not exist.
+    /// Returns a table with this name, which need not exist.
     pub(crate) fn named(name: String) -> Self {
         Self { name, url: url() }
     }
@@ -100,7 +100,7 @@ impl Table {
 }
 
 impl Drop for Table {
-    /// Drops the tables on a separate thread and runtime, because the table may be dropped inside a
+    /// Drops the tables on a separate thread and runtime, because a `Table` may be dropped inside a
     /// runtime.
     fn drop(&mut self) {
         let (url, name) = (self.url.clone(), self.name.clone());
@@ -126,7 +126,7 @@ pub(crate) fn id(key: &str) -> Identity {
     Identity::of("mysql.tests", key).expect("a valid identity")
 }
 
-/// A request with a note about its holder (REC-2).
+/// Returns a request with a note about its holder (REC-2).
 pub(crate) fn request(owner: OwnerId) -> AcquireRequest {
     let note = HolderNote::new(owner, LONG, None, "tests:1");
     AcquireRequest::new(owner, LONG, DAY).with_holder(Some(note))
@@ -161,7 +161,7 @@ pub(crate) async fn execute(store: &MysqlStore, id: &Identity, body: &str) {
     );
 }
 
-/// The result that a duplicate call gets.
+/// Returns the result that a duplicate call gets.
 pub(crate) async fn replay(store: &MysqlStore, id: &Identity) -> String {
     match store.acquire(id, &request(OwnerId::new())).await {
         Ok(Acquired::Complete(stored)) => body(&stored),

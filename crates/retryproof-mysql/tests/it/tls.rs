@@ -74,8 +74,8 @@ async fn sto_5_encryption_is_asked_for_by_the_url() {
         execute(&store, &key, "result").await;
         assert_eq!(replay(&store, &key).await, "result");
     }
-    // First, the URL disables encryption, which the server requires. Then, the host does not trust
-    // the authority of the server's certificate.
+    // The first URL disables encryption, which the server requires. The second requires a trusted
+    // certificate, but the host does not trust the authority of the server's certificate.
     for query in ["ssl-mode=disabled", "ssl-mode=verify_ca"] {
         let error = MysqlStore::connect(config(query)).await.expect_err(query);
         assert_eq!(error.kind(), ErrorKind::Config, "{query}: {error:?}");
@@ -90,8 +90,8 @@ async fn sto_5_encryption_is_asked_for_by_the_url() {
     assert!(error.to_string().contains("TLS"), "{error}");
 }
 
-/// A proxy in front of the server; while `garbles` is set, it answers the start of encryption with
-/// bytes that are not TLS.
+/// Starts a proxy in front of the server. While `garbles` is set, the proxy answers each TLS
+/// handshake with bytes that are not TLS.
 async fn garbling_proxy(server: String, garbles: Arc<AtomicBool>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let addr = listener.local_addr().expect("bound");

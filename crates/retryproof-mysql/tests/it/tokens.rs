@@ -11,8 +11,8 @@ use retryproof_mysql::MysqlStore;
 
 use crate::support::{LONG, Table, completion, execute, grant, id, replay, sql, stranger};
 
-/// One hour in microseconds. The server's clock does not catch up with a token that is this far
-/// ahead during a test.
+/// One hour in microseconds. During a test, the server's clock does not catch up with a token that
+/// is this far ahead.
 const AHEAD: u64 = 3_600_000_000;
 
 async fn token(store: &MysqlStore, id: &Identity) -> FencingToken {
@@ -22,8 +22,8 @@ async fn token(store: &MysqlStore, id: &Identity) -> FencingToken {
     grant.token
 }
 
-/// Makes the tokens look as if the server's clock had stepped back, after a release, a takeover and
-/// an expired result.
+/// Tokens grow after a release, a takeover and an expired result, even if the stored token is ahead
+/// of the server's clock, as if the clock had stepped back.
 #[tokio::test]
 async fn acq_10_tokens_grow_when_the_servers_clock_steps_back() {
     let table = Table::new().await;
@@ -58,8 +58,8 @@ async fn acq_10_tokens_grow_when_the_servers_clock_steps_back() {
     }
 }
 
-/// A grant that waits for the row's lock has read the clock before other grants and releases
-/// happened. Its token is chosen under the lock, so it is still the largest.
+/// A grant that waits for the row's lock read the clock before other grants and releases happened.
+/// Its token is chosen under the lock, so the token is still the largest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_10_a_grant_that_waited_for_a_lock_draws_under_it() {
     let table = Table::new().await;
@@ -85,9 +85,9 @@ async fn acq_10_a_grant_that_waited_for_a_lock_draws_under_it() {
     }
 }
 
-/// A beat that waits for the row's lock extends the lease from the instant at which it gets the
-/// lock. If the extension counted from the start of the statement, this late beat would shorten a
-/// lease that a faster beat, sent later, has already extended.
+/// A heartbeat that waits for the row's lock extends the lease from the instant at which it gets
+/// the lock. If the extension counted from the start of the statement, this late heartbeat would
+/// shorten a lease that a faster heartbeat, sent later, has already extended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_1_a_beat_that_waited_for_a_lock_counts_from_the_lock() {
     const LOCKED: Duration = Duration::from_millis(600);
@@ -166,7 +166,7 @@ async fn sto_4_purge_goes_on_over_batches() {
     assert_eq!(replay(&store, &id("live")).await, "result");
 }
 
-/// A trigger makes a batch of the purge take longer than the call timeout.
+/// A batch of the purge succeeds even if a trigger makes it take longer than the call timeout.
 #[tokio::test]
 async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
     let table = Table::new().await;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Servers that cannot be reached, or that refuse logins, reads or writes: a typed error that names
-//! the remedy, nothing half-written, no key or password shown (ID-4), and recovery without a
-//! restart.
+//! Servers that cannot be reached, or that refuse logins, reads or writes: each causes a typed
+//! error that names the remedy and shows no key or password (ID-4), nothing is half-written, and
+//! the store recovers without a restart.
 
 mod far;
 mod lines;

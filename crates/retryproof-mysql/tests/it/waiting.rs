@@ -19,11 +19,12 @@ use crate::support::{
 };
 
 const MS: Duration = Duration::from_millis(1);
-/// The time limit for a task. A task that takes longer waits for a key that never becomes free.
+/// The time limit for a task. A task that takes longer must be waiting for a key that never becomes
+/// free.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// 16 tasks grant, complete, release, take over and purge 4 keys again and again. No deadlock and
-/// no lock time-out reaches a caller, and no key has two holders at the same time.
+/// 16 tasks repeatedly acquire, complete, release, take over and purge 4 keys. No deadlock and no
+/// lock time-out reaches a caller, and no key has two holders at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_2_hot_keys_surface_no_deadlock() {
     use retryproof_core::store::Purge as _;
@@ -171,8 +172,8 @@ async fn acq_1_an_uncommitted_record_is_waited_for() {
     }
 }
 
-/// Measures how long after a completion a waiter of another store, as in another process, has the
-/// result (ACQ-4).
+/// Measures the time from a completion until a waiter of another store, which represents another
+/// process, has the result (ACQ-4).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_4_a_waiter_elsewhere_has_the_result_within_30_ms() {
     let table = Table::new().await;

@@ -25,7 +25,7 @@ pub(crate) const SCOPE: &str = "orders.paid";
 /// with the same `Nats-Msg-Id`.
 const KEY: &str = "Event-Id";
 
-/// The server that `cargo xtask services up nats` has started.
+/// Returns the URL of the server that `cargo xtask services up nats` has started.
 pub(crate) fn url() -> String {
     broker::service(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."), "RETRYPROOF_TEST_NATS")
         .expect("no nats for this test: run `cargo xtask services up nats`")
@@ -49,7 +49,8 @@ impl TestStreams {
         Self::at(&url(), engine, StorageType::Memory).await
     }
 
-    /// Creates the streams on the server at `url`; with file storage, they survive its restart.
+    /// Creates the streams on the server at `url`; with file storage, they survive a restart of the
+    /// server.
     pub(crate) async fn at(url: &str, engine: IdempotencyEngine, storage: StorageType) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -75,12 +76,12 @@ impl TestStreams {
         format!("{}.orders", self.name)
     }
 
-    /// The stream of the dead letters.
+    /// Returns the name of the stream of the dead letters.
     pub(crate) fn dead_stream(&self) -> String {
         format!("dead-{}", self.name)
     }
 
-    /// The subject of the dead letters.
+    /// Returns the subject of the dead letters.
     pub(crate) fn dead(&self) -> String {
         format!("dead.{}", self.name)
     }
@@ -107,7 +108,8 @@ impl TestStreams {
         self.consumer_over(&self.jetstream, config).await
     }
 
-    /// The consumer of this test with the settings `config`, over the connection of `jetstream`.
+    /// Returns the consumer of this test with the settings `config`, over the connection of
+    /// `jetstream`.
     pub(crate) async fn consumer_over(
         &self,
         jetstream: &Context,
@@ -117,7 +119,7 @@ impl TestStreams {
         jetstream.create_consumer_on_stream(config, self.name.clone()).await.expect("a consumer")
     }
 
-    /// A builder for a listener with a short back-off.
+    /// Returns a builder for a listener with a short back-off.
     pub(crate) async fn listener(&self, config: pull::Config) -> NatsListenerBuilder {
         let consumer = self.consumer(config).await;
         self.builder(self.jetstream.clone(), consumer)
@@ -150,7 +152,7 @@ impl TestStreams {
         sent.expect("sent").await.expect("stored");
     }
 
-    /// The consumer's state, as the server reports it.
+    /// Returns the consumer's state, as the server reports it.
     pub(crate) async fn info(&self) -> Info {
         let stream = self.jetstream.get_stream(&self.name).await.expect("the stream");
         let consumer: PullConsumer = stream.get_consumer("invoices").await.expect("the consumer");
@@ -171,7 +173,7 @@ impl TestStreams {
         timeout(PATIENCE, done).await.expect("all messages answered");
     }
 
-    /// The dead letters so far: headers and body.
+    /// Returns the headers and the body of each dead letter so far.
     pub(crate) async fn letters(&self) -> Vec<(HeaderMap, String)> {
         // A reader without acknowledgements leaves the messages in the stream. (A message that is read
         // by its sequence number shows only one value of each header.)
@@ -235,7 +237,7 @@ impl Wire {
         String::from_utf8_lossy(&next.payload).into_owned()
     }
 
-    /// The next answer that is not `+WPI`.
+    /// Returns the next answer that is not `+WPI`.
     pub(crate) async fn answer(&mut self) -> String {
         loop {
             let next = self.next().await;
@@ -256,7 +258,7 @@ where
 
 type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 
-/// Handles messages through the engine of `streams`, with an action that only counts its runs.
+/// Returns a handler that uses the engine of `streams`, with an action that only counts its runs.
 pub(crate) fn counting(
     streams: &TestStreams,
     runs: &Arc<AtomicUsize>,
@@ -268,7 +270,7 @@ pub(crate) fn counting(
     }
 }
 
-/// Handles messages through the engine, with an action that waits at the gate.
+/// Returns a handler that uses the engine of `streams`, with an action that waits at the gate.
 pub(crate) fn waiting(
     streams: &TestStreams,
     gate: &Arc<Gate>,

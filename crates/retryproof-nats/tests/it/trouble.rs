@@ -16,8 +16,8 @@ use tokio::sync::Semaphore;
 
 use crate::support::{TestStreams, counting, start, until, url};
 
-/// A listener behind a proxy that can cut and stall its connection. Messages without an answer are
-/// redelivered after `ack_wait`.
+/// Returns a proxy, and a listener whose connection the proxy can cut and stall. Messages without
+/// an answer are redelivered after `ack_wait`.
 async fn behind_a_proxy(
     streams: &TestStreams,
     ack_wait: Duration,

@@ -39,7 +39,8 @@ impl Meters {
             .unwrap()
     }
 
-    /// The sum of each series of counters, and the count of each series of histograms.
+    /// Exports the metrics. Returns the sum of each series of counters, and the count of each
+    /// series of histograms.
     fn export(&self) -> BTreeMap<String, i64> {
         self.provider.force_flush().unwrap();
         let mut series = BTreeMap::new();
@@ -72,7 +73,7 @@ impl Meters {
     }
 }
 
-/// The labels in the order of their names.
+/// Returns the labels in the order of their names.
 fn labels<'a>(attributes: impl Iterator<Item = &'a KeyValue>) -> String {
     let labels: BTreeMap<&str, String> =
         attributes.map(|attribute| (attribute.key.as_str(), attribute.value.to_string())).collect();

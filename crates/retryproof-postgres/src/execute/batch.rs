@@ -30,9 +30,10 @@ const SLOTS: usize = 4;
 /// Limits for one statement: the number of records, and the bytes of their values.
 const MAX_RECORDS: usize = 32;
 const MAX_BYTES: usize = 256 * 1_024;
-/// A completion with a larger value is sent alone, because it would delay the others.
+/// The largest value, in bytes, of a completion that can share a statement. A larger value would
+/// delay the other completions.
 const LARGE_VALUE: usize = 16 * 1_024;
-/// A completion that has been queued for this long is sent alone. Locked rows of other records then
+/// How long a completion can be queued before it is sent alone. Locked rows of other records then
 /// no longer delay the completion.
 const QUEUE_TIMEOUT: Duration = Duration::from_millis(250);
 

@@ -15,8 +15,7 @@ use tokio::time::{Instant, timeout};
 /// been idle for longer than `MAX_IDLE`, is therefore not used again.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 const MAX_IDLE: Duration = Duration::from_secs(300);
-/// A reserved connection that has been idle for longer than this is used before a normal
-/// connection.
+/// How long a reserved connection can be idle. After that, it is used before a normal connection.
 const RECENT_USE: Duration = Duration::from_secs(60);
 /// How long an abandoned statement may take to finish before its connection is closed.
 const RECOVERY_TIMEOUT: Duration = Duration::from_millis(250);

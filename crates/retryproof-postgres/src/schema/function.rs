@@ -49,17 +49,17 @@ pub(super) struct StoredFunction {
 }
 
 impl Function {
-    /// The name and parameters by which the server finds the function.
+    /// Returns the name and parameters by which the server finds the function.
     pub(super) fn signature(&self, table: &str) -> String {
         format!("\"{table}_{}\"({})", self.suffix, self.parameters)
     }
 
-    /// The SQL that creates or replaces the function.
+    /// Returns the SQL that creates or replaces the function.
     pub(super) fn sql(&self, table: &str) -> String {
         self.script.replace(DEFAULT_TABLE, table)
     }
 
-    /// The revision that this program ships.
+    /// Returns the revision that this program ships.
     pub(super) fn revision(&self) -> u32 {
         revision(self.body())
     }
@@ -69,7 +69,7 @@ impl Function {
         self.script.split(quote.as_str()).nth(1).unwrap_or_default()
     }
 
-    /// Reads the function in the database, if it exists.
+    /// Reads the function from the database, if it exists.
     pub(super) async fn find(
         &self,
         conn: &mut PgConnection,

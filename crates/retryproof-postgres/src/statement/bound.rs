@@ -33,7 +33,7 @@ pub(crate) struct BoundStatement<'a> {
     pub(crate) sql: Arc<str>,
     pub(crate) returns: Returns,
     pub(crate) params: Vec<Param<'a>>,
-    /// The lists are bound after the parameters.
+    /// The lists, which are bound after the parameters.
     pub(crate) lists: Vec<ParamList<'a>>,
     /// Settings that are sent in the same transaction, before the text with literals.
     settings: &'static str,
@@ -79,7 +79,7 @@ impl<'a> BoundStatement<'a> {
     }
 }
 
-/// The approximate length of a parameter's literal.
+/// Returns the approximate length of a parameter's literal.
 fn literal_length(param: &Param<'_>) -> usize {
     match param {
         Param::Bytes(bytes) => 24 + 2 * bytes.len(),

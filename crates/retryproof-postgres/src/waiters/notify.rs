@@ -66,7 +66,7 @@ async fn listen(source: &Source, channel: &str) -> Result<PgListener, sqlx_core:
     Ok(listener)
 }
 
-/// Logs a warning. Runs at most once in each outage.
+/// Logs a warning. Call this at most once in each outage.
 fn warn_not_listening(error: sqlx_core::Error) {
     let error = classify(&error);
     tracing::warn!(%error, "the store gets no notifications from the server; waiters poll instead");

@@ -50,7 +50,8 @@ async fn is_replayed(table: &Table, all: &[(Identity, OwnerId)], which: impl Fn(
     }
 }
 
-/// A store with long time limits, because these tests are not about late answers on a busy machine.
+/// Returns a store with long time limits, because these tests are not about late answers on a busy
+/// machine.
 async fn patient(table: &Table) -> Arc<PostgresStore> {
     let config = table
         .config()
@@ -104,8 +105,8 @@ async fn cmp_2_cmp_3_each_of_many_completions_is_judged_by_its_own_owner() {
     let mut all = granted(&store, "k").await;
     for (at, (id, owner)) in all.iter_mut().enumerate() {
         match at % 3 {
-            // Of every three completions, one has an owner that does not own the record, and one was
-            // already applied.
+            // Of every three completions, one names an owner that does not hold the record, and one
+            // was already applied.
             1 => *owner = OwnerId::new(),
             2 => {
                 let done = completion(&format!("result {at}"));

@@ -64,7 +64,7 @@ async fn ops_5_a_read_only_server_is_named() {
     assert_eq!(found[0].severity, Severity::Error);
 }
 
-/// A user for the test, with a password.
+/// Creates a user with a password for the test.
 async fn user(table: &Table) -> (Stranger, String, PostgresConfig) {
     let mut stranger = table.stranger().await;
     let name = format!("{}_user", table.name);

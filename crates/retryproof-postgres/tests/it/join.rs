@@ -46,7 +46,7 @@ pub(crate) async fn world() -> World {
     world_of(table, store).await
 }
 
-/// A world whose table has hashed identities.
+/// Creates a world whose table has hashed identities.
 pub(crate) async fn hashed_world() -> World {
     let table = Table::absent(postgres());
     let secret = IdentitySecret::new("s".repeat(32)).unwrap();
@@ -56,7 +56,7 @@ pub(crate) async fn hashed_world() -> World {
     world_of(table, store).await
 }
 
-/// A world whose results are sealed.
+/// Creates a world whose results are sealed.
 async fn sealed_world() -> World {
     let table = Table::absent(postgres());
     let secret = IdentitySecret::new("s".repeat(32)).unwrap();
@@ -99,7 +99,7 @@ impl World {
         self.table.stranger().await.number(format!("SELECT count(*) FROM {}", self.ledger())).await
     }
 
-    /// The number of records whose key is not a digest.
+    /// Returns the number of records whose key is not a digest.
     pub(crate) async fn plain_keys(&self) -> i64 {
         let keys = "convert_from(key,'UTF8') !~ '^[0-9a-f]{64}$'";
         let sql = format!("SELECT count(*) FROM \"{}\" WHERE {keys}", self.table.name);
@@ -343,8 +343,8 @@ async fn cmp_7_postgres_complete_in_joins_a_transaction_of_sqlx() {
 /// the COMMIT is lost, everything is.
 #[tokio::test]
 async fn cmp_7_postgres_a_connection_that_dies_at_the_commit_leaves_neither() {
-    /// Ends the connection just before the COMMIT or, if the flag is set, loses the answer to the
-    /// COMMIT.
+    /// A pool whose transactions lose their connection just before the COMMIT or, if the flag is
+    /// set, lose the answer to the COMMIT.
     struct Cut(PgPool, String, bool);
     struct CutTx(Tx, String, bool);
 

@@ -38,7 +38,7 @@ async fn in_schema(test: impl AsyncFnOnce(PostgresConfig, Stranger)) {
     admin.run(format!("DROP SCHEMA {name} CASCADE")).await;
 }
 
-/// Gives the table's connections time to reach the lock that the test holds.
+/// The time in which the table's connections reach the lock that the test holds.
 const REACHED: Duration = Duration::from_millis(300);
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The PostgreSQL store on a real server: the conformance kit, then what is particular to
-//! PostgreSQL.
+//! The PostgreSQL store on a real server: the conformance kit, and behaviour that the kit does not
+//! test.
 
 mod batch;
 mod conformance;

@@ -112,8 +112,9 @@ async fn ops_4_an_erased_answer_is_in_no_column() {
     }
 }
 
-/// The operator's process has just started, so it has received no announcement of a waiter, and it
-/// ends right after the answer.
+/// Waiters are notified before the operator's change is answered, because the operator's process
+/// ends right after the answer. That process has just started, so it has received no announcement
+/// of a waiter.
 #[tokio::test]
 async fn ops_4_acq_4_a_change_by_an_operator_is_told_before_its_answer() {
     let table = Table::new().await;

@@ -16,7 +16,8 @@ use crate::support::{
     DAY, LONG, Table, completion, execute, grant, id, pgbouncer, postgres, replay, request,
 };
 
-/// A proxy in front of the server of a URL, and the URL through the proxy.
+/// Starts a proxy in front of the server that `url` names. Returns the proxy and the URL through
+/// the proxy.
 pub(crate) async fn proxied(url: &str) -> (WireProxy, String) {
     let (head, rest) = url.split_once('@').expect("a user");
     let (addr, database) = rest.split_once('/').expect("a database");

@@ -123,7 +123,7 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
         assert!(error.to_string().contains("`retryproof::migrate(url)`"), "{error}");
         assert_masked(&error);
     }
-    // After the table was created again, the store works without a restart.
+    // Once the table exists again, the store works without a restart.
     table.stranger().await.run(format!("DROP TABLE \"{}_meta\"", table.name)).await;
     table.config().migrate().await.expect("made again");
     execute(&store, &id, "result").await;

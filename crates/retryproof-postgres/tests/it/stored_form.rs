@@ -22,9 +22,9 @@ use crate::support::{
 const MS: Duration = Duration::from_millis(1);
 const TRACE: TraceContext = TraceContext { trace_id: [7; 16], span_id: [9; 8], sampled: true };
 
-/// Two tables, each with a pair of stores. The second store of a pair acts as another process,
-/// which has not seen the table's records. One pair is connected directly, the other through a
-/// pooler.
+/// Creates two tables, each with a pair of stores. The second store of a pair acts as another
+/// process, which has not seen the table's records. One pair is connected directly, the other
+/// through a pooler.
 async fn pairs() -> Vec<(Table, PostgresStore, PostgresStore)> {
     let mut pairs = Vec::new();
     for url in [postgres(), pgbouncer()] {
@@ -43,12 +43,12 @@ fn note(owner: OwnerId, label: &str) -> HolderNote {
     HolderNote::new(owner, LONG, Some(TRACE), label)
 }
 
-/// A request with a note that has this label.
+/// Returns a request with a note that has this label.
 fn labelled(owner: OwnerId, label: &str) -> AcquireRequest {
     request(owner).with_holder(Some(note(owner, label)))
 }
 
-/// A request with a lease that ends at once, and with a note that has this label.
+/// Returns a request with a lease that ends immediately, and with a note that has this label.
 fn brief(owner: OwnerId, label: &str) -> AcquireRequest {
     AcquireRequest::new(owner, MS, DAY).with_holder(Some(note(owner, label)))
 }
@@ -64,7 +64,7 @@ async fn summary(store: &PostgresStore, id: &Identity) -> RecordSummary {
     store.get(id).await.expect("answered").expect("a record")
 }
 
-/// The notes that an acquire, a peek and an inspection return.
+/// Returns the notes that an acquire, a peek and an inspection return.
 async fn notes(store: &PostgresStore, id: &Identity) -> [Option<HolderNote>; 3] {
     let acquired = match store.acquire(id, &request(OwnerId::new())).await.expect("answered") {
         Acquired::Busy(lease) => lease.holder,

@@ -22,11 +22,11 @@ use sqlx_postgres::{PgConnection, PgRow};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
-/// Part of every key and value in the tests about trouble; no error may show it (ID-4).
+/// A text in keys and values. No error may show it (ID-4).
 pub(crate) const CANARY: &str = "canary-4711";
 
-/// The variable of this name in the environment, or else in the file that `cargo xtask services`
-/// wrote.
+/// Returns the variable `name` from the environment, or else from the file that
+/// `cargo xtask services` wrote.
 pub(crate) fn service(name: &str, up: &str) -> String {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
     let written = || {
@@ -79,7 +79,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A migrated table on the server, without the pooler.
+    /// Creates a migrated table on the server, without the pooler.
     pub(crate) async fn new() -> Self {
         Self::on(postgres()).await
     }
@@ -90,7 +90,7 @@ impl Table {
         table
     }
 
-    /// A table that has a name, but was not created.
+    /// Returns a table that has a name, but was not created.
     pub(crate) fn absent(url: String) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl Drop for Table {
     }
 }
 
-/// The bytes of `text` as an SQL expression.
+/// Returns the bytes of `text` as an SQL expression.
 pub(crate) fn hex(text: &str) -> String {
     let digits: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
     format!("decode('{digits}','hex')")
@@ -183,7 +183,7 @@ pub(crate) async fn execute(store: &PostgresStore, id: &Identity, body: &str) {
     );
 }
 
-/// The result that a duplicate call gets.
+/// Returns the result that a duplicate call gets.
 pub(crate) async fn replay(store: &PostgresStore, id: &Identity) -> String {
     match store.acquire(id, &request(OwnerId::new())).await {
         Ok(Acquired::Complete(stored)) => body(&stored),
@@ -198,7 +198,7 @@ pub(crate) fn assert_masked(error: &Error) {
     assert!(!text.contains(CANARY) && !text.contains(&as_hex), "{text}");
 }
 
-/// All texts of an error and of its sources.
+/// Returns all texts of an error and of its sources.
 pub(crate) fn whole(error: &Error) -> String {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();

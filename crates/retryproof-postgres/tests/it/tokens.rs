@@ -115,7 +115,7 @@ async fn sto_4_the_purge_finds_its_rows_by_the_index() {
     panic!("the purge scans the table");
 }
 
-/// A trigger makes a batch of the purge take longer than the call timeout.
+/// A batch of the purge succeeds even if a trigger makes it take longer than the call timeout.
 #[tokio::test]
 async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
     let table = Table::new().await;
@@ -151,7 +151,7 @@ async fn sto_4_a_purge_behind_an_old_snapshot_does_not_read_again_what_it_delete
         let table = Table::new().await;
         let name = &table.name;
         let mut stranger = table.stranger().await;
-        // Insert rows as 1,000 grants per second for 100 seconds would have left them a day ago.
+        // Insert the rows that 1,000 grants per second for 100 seconds would have left a day ago.
         // The server has no statistics about them.
         stranger
             .run(format!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Servers that refuse: a typed error that names the remedy, nothing half-written, no key shown,
-//! and recovery without a restart.
+//! Servers that refuse connections or calls: each causes a typed error that names the remedy and
+//! shows no key, nothing is half-written, and the store recovers without a restart.
 //!
 //! This file is over 400 lines long because each kind of trouble is one test, and the tests share
 //! the functions that cause it.
@@ -18,7 +18,8 @@ use crate::support::{
     replay, request, service, whole,
 };
 
-/// A role with its own password, and its URL. The role is dropped with the table of the test.
+/// Creates a role with its own password, and returns the role's name and URL. The role is dropped
+/// with the table of the test.
 async fn role(table: &Table, attributes: &str) -> (String, String) {
     let name = format!("r_{}", table.name);
     table

@@ -62,7 +62,8 @@ async fn acq_4_a_waiter_of_another_process_is_told_within_milliseconds() {
     assert!(took[30] < Duration::from_millis(40), "{took:?}");
 }
 
-/// Just before the grant, the same record, or another record with the same hash, was released.
+/// A waiter is not woken again and again because the same record, or another record with the same
+/// hash, was released just before the grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_4_a_waiter_is_told_of_an_earlier_end_once() {
     let table = Table::new().await;
@@ -107,8 +108,8 @@ async fn acq_4_a_waiter_is_told_of_an_earlier_end_once() {
     }
 }
 
-/// The connection that sends notifications is idle while there are no waiters. Firewalls and timeouts
-/// may close it meanwhile.
+/// A notification arrives even if the connection that sends notifications was closed while it was
+/// idle, for example by a firewall or a timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_4_a_message_outlives_the_connection_that_it_was_to_go_by() {
     let table = Table::new().await;

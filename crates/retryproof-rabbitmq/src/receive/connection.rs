@@ -68,7 +68,7 @@ pub(crate) async fn with_timeout<T>(call: impl Future<Output = lapin::Result<T>>
 #[derive(Clone)]
 pub(crate) struct ConnectionLost(watch::Receiver<()>);
 
-/// Held while the connection is in use.
+/// A value that is held while the connection is in use.
 pub(crate) struct ConnectionAlive {
     _sender: watch::Sender<()>,
 }

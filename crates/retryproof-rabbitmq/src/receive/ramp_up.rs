@@ -23,8 +23,8 @@ pub(crate) struct PrefetchRamp {
     /// The prefetch when the connection was lost. One of the prefetched messages may have broken
     /// the connection.
     suspects: u64,
-    /// The prefetch rises when the listener has sent this many answers in total, or at the
-    /// deadline.
+    /// How many answers the listener must have sent in total before the prefetch rises. At the
+    /// deadline, the prefetch rises even with fewer answers.
     answers_needed: u64,
     deadline: Instant,
 }

@@ -15,7 +15,7 @@ async fn refused(listener: &RabbitmqListener) -> Error {
     listener.run(|_| async { Ok(Verdict::failed()) }, pending()).await.expect_err("refused")
 }
 
-/// A builder with all the required settings.
+/// Returns a builder with all the required settings.
 fn listener(url: &str, queue: &str) -> RabbitmqListenerBuilder {
     RabbitmqListener::builder(url, queue, "s").dead_letters("q.dead")
 }

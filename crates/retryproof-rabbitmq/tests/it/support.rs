@@ -20,10 +20,10 @@ use retryproof_testkit::wire::WireProxy;
 
 pub(crate) use broker::{PATIENCE, eventually};
 
-/// A text in keys and bodies that no output may show (ID-4).
+/// A text in keys and bodies. No output may show it (ID-4).
 pub(crate) const CANARY: &str = "canary-4711";
 
-/// The URL of the broker that `cargo xtask services up` has started.
+/// Returns the URL of the broker that `cargo xtask services up` has started.
 pub(crate) fn url() -> String {
     service("RETRYPROOF_TEST_RABBITMQ")
 }
@@ -62,7 +62,7 @@ impl TestQueues {
         queues
     }
 
-    /// Queues with a new name, none of which is declared.
+    /// Connects to queues with a new name, but declares none of them.
     pub(crate) async fn bare() -> Self {
         Self::again(&url(), &own_name()).await
     }
@@ -88,7 +88,7 @@ impl TestQueues {
         self.listener_at(&url())
     }
 
-    /// A builder for a listener that connects to the broker at `url`.
+    /// Returns a builder for a listener that connects to the broker at `url`.
     pub(crate) fn listener_at(&self, url: &str) -> RabbitmqListenerBuilder {
         RabbitmqListener::builder(url, &self.queue, "rabbitmq.tests").dead_letters(self.dead())
     }
@@ -111,7 +111,7 @@ impl TestQueues {
         assert!(confirmed.is_ack(), "{confirmed:?}");
     }
 
-    /// How many messages of a queue wait for a consumer; zero if there is no such queue.
+    /// Returns how many messages of a queue wait for a consumer; zero if there is no such queue.
     pub(crate) async fn ready(&self, queue: &str) -> u32 {
         let channel = self.connection.create_channel().await.expect("a channel");
         let look = QueueDeclareOptions::default().passive();
@@ -164,7 +164,7 @@ fn own_name() -> String {
     id.as_bytes().iter().take(6).fold("test-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
 }
 
-/// A proxy to the broker, and the URL through it.
+/// Starts a proxy to the broker. Returns the proxy and the URL through the proxy.
 pub(crate) async fn proxied() -> (Arc<WireProxy>, String) {
     let url = url();
     let (login, address) = url.rsplit_once('@').expect("user and server");
@@ -235,7 +235,7 @@ impl Running {
             .await;
     }
 
-    /// Ends the listener at once, as a crash does.
+    /// Ends the listener immediately, as a crash does.
     pub(crate) async fn die(self) {
         self.running.die().await;
     }
@@ -251,7 +251,7 @@ impl Running {
         self.ended().await
     }
 
-    /// Waits for the listener's end.
+    /// Waits until the listener ends, and returns its result.
     pub(crate) async fn ended(self) -> Result<()> {
         self.running.ended().await
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A message that the driver cannot decode, which ends its connection.
+//! A message that the driver cannot decode ends the connection over which it arrives.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,13 +13,13 @@ use retryproof_rabbitmq::Topology;
 
 use crate::support::{PATIENCE, Running, TestQueues, eventually, url};
 
-/// A frame of AMQP 0-9-1.
+/// Returns a frame of AMQP 0-9-1.
 fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("short");
     [&[kind][..], &channel.to_be_bytes(), &length.to_be_bytes(), payload, &[0xce]].concat()
 }
 
-/// A method's frame: its class, its number, its arguments.
+/// Returns a frame with a method's class, number and arguments.
 fn method(channel: u16, class: u16, number: u16, arguments: &[&[u8]]) -> Vec<u8> {
     frame(
         1,
@@ -50,8 +50,8 @@ fn until(line: &mut TcpStream, class: u16, number: u16) -> Vec<u8> {
     }
 }
 
-/// Publishes a message whose `message-id` is not UTF-8, frame by frame: the driver would not send
-/// it. Returns when the broker has the message.
+/// Publishes a message whose `message-id` is not UTF-8, frame by frame, because the driver would
+/// not send such a message. Returns when the broker has the message.
 fn publish_unreadable(queue: &str) {
     let url = url();
     let (login, address) =

@@ -61,7 +61,7 @@ async fn watch(locator: Weak<PrimaryLocator>, at: usize, service: String) {
 }
 
 /// Subscribes to announcements, queries the address, and then follows the announcements. In this
-/// order, no move is missed in between. Returns when the connection ends.
+/// order, the task misses no move. Returns when the connection ends.
 ///
 /// An answer counts as a failover only if it differs from the previous answer of the same sentinel.
 /// The first answer does not count, because the sentinel may be behind or cut off from the others.

@@ -63,7 +63,7 @@ async fn subject(variable: &'static str, name: &'static str) -> Subject {
         .build()
 }
 
-/// The URL of the primary, for a connection that is not the store's.
+/// Returns the URL of the primary, for a connection that is not the store's.
 async fn primary_url(variable: &str, name: &str) -> String {
     let url = service(variable, name);
     let Some(rest) = url.strip_prefix("redis+sentinel://") else { return url };

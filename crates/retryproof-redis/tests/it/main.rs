@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The Redis store: the conformance kit, then what is particular to a server, a Sentinel group and
-//! their failures.
+//! The Redis store: the conformance kit, and behaviour that the kit does not test.
 
 mod conformance;
 mod diagnose;

@@ -110,7 +110,7 @@ async fn sto_1_run_1_cmp_1_holders_finish_while_the_memory_is_full() {
     let mut stranger = server.stranger().await;
     let left: i64 = ask(&mut stranger, &format!("EXISTS {}", key_of(&prefix, &id("new")))).await;
     assert_eq!(left, 0, "nothing half done");
-    // The action takes longer than its lease. The beats that extend the lease need no memory.
+    // The action takes longer than its lease. The heartbeats that extend the lease need no memory.
     tokio::time::sleep(LEASE + LEASE / 4).await;
     assert_eq!(working.lost.load(Ordering::SeqCst), 0);
     let ended = working.end().await;

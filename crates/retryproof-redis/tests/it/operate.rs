@@ -76,7 +76,8 @@ async fn ops_4_an_erased_answer_is_not_in_the_record() {
     assert!(lives > 3_600_000, "the record keeps its ttl, and has {lives} ms left");
 }
 
-/// The operator's process ends right after the answer, so waiters must be notified before it.
+/// The operator's process ends right after the answer, so waiters must be notified before the
+/// answer is sent.
 #[tokio::test]
 async fn ops_4_acq_4_a_change_by_an_operator_is_told_before_its_answer() {
     let (holder, _, prefix) = place().await;

@@ -16,7 +16,7 @@ async fn proxy(server: &Server) -> WireProxy {
     WireProxy::to(SocketAddr::from(([127, 0, 0, 1], server.port))).await.expect("a proxy")
 }
 
-/// A store that connects through the proxy.
+/// Returns a store that connects through the proxy.
 async fn through(proxy: &WireProxy, prefix: &str) -> RedisStore {
     let config = RedisConfig::new("127.0.0.1", proxy.addr().port()).with_prefix(prefix);
     RedisStore::connect(config).await.expect("it connects")

@@ -20,7 +20,7 @@ use crate::support::{LONG, ask, completion, config, execute, grant, id, replay, 
 /// delayed it by 2 s.
 const PATIENCE: Duration = Duration::from_secs(75);
 
-/// Acquires a new key as soon as a server grants one.
+/// Tries to acquire a new key until a server grants it.
 async fn until_granted(store: &RedisStore, key: &str) {
     let (id, owner) = (id(key), OwnerId::new());
     let began = Instant::now();

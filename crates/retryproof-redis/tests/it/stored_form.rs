@@ -71,7 +71,7 @@ fn noted(owner: OwnerId, holder: Option<HolderNote>) -> AcquireRequest {
     AcquireRequest::new(owner, LONG, DAY).with_holder(holder)
 }
 
-/// A note of 64 bytes.
+/// Returns a note of 64 bytes.
 fn full_note(owner: OwnerId) -> HolderNote {
     let trace = TraceContext { trace_id: [0; 16], span_id: [0xff; 8], sampled: true };
     let note = HolderNote::new(owner, LONG, Some(trace), &"pod-".repeat(20));
@@ -111,7 +111,7 @@ async fn completed(store: &RedisStore, id: &Identity, owner: OwnerId, done: &Com
     assert_eq!(store.complete(id, owner, done).await.expect("completed"), FencedWrite::Applied);
 }
 
-/// A record of the owner `[7; 16]` with token 42, one takeover and a grace of a day.
+/// Returns a record of the owner `[7; 16]` with token 42, one takeover and a grace of a day.
 fn header(state: u8, note_length: &[u8; 2], fingerprint_length: &str, rest: &[u8]) -> Vec<u8> {
     let numbers = format!("{:013}{fingerprint_length}", DAY.as_millis());
     let token = format!("{:016}", 42);

@@ -23,11 +23,11 @@ pub(crate) use crate::support::written::Written;
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
-/// Part of every key and value in the tests about trouble; no error may show it (ID-4).
+/// A text in keys and values. No error may show it (ID-4).
 pub(crate) const CANARY: &str = "canary-4711";
 
-/// The URL of a server that `cargo xtask services up` has started, from the environment variable or
-/// else from the file that the command wrote.
+/// Returns the URL of a server that `cargo xtask services up` has started, from the environment
+/// variable or else from the file that the command wrote.
 pub(crate) fn service(variable: &str, name: &str) -> String {
     if let Ok(url) = std::env::var(variable) {
         return url;
@@ -41,7 +41,7 @@ pub(crate) fn service(variable: &str, name: &str) -> String {
         .unwrap_or_else(|| panic!("no {name} for this test: run `cargo xtask services up {name}`"))
 }
 
-/// A prefix that only this caller uses.
+/// Returns a prefix that only this caller uses.
 pub(crate) fn own_prefix() -> String {
     OwnerId::new()
         .as_bytes()
@@ -50,7 +50,8 @@ pub(crate) fn own_prefix() -> String {
         .fold("t".to_owned(), |name, byte| format!("{name}{byte:02x}"))
 }
 
-/// A connection that is independent of the store's, to the server that the `redis://` URL names.
+/// Opens a connection that is independent of the store's, to the server that the `redis://` URL
+/// names.
 pub(crate) async fn stranger(url: &str) -> MultiplexedConnection {
     let client = redis::Client::open(url).expect("a URL");
     client.get_multiplexed_async_connection().await.expect("a connection")
@@ -68,7 +69,7 @@ pub(crate) async fn ask<T: redis::FromRedisValue>(
     cmd.query_async(conn).await.unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
-/// The key of a record, as `src/record/key.rs` builds it.
+/// Returns the key of a record, as `src/record/key.rs` builds it.
 pub(crate) fn key_of(config_prefix: &str, id: &Identity) -> String {
     let (scope, key) = (id.scope().as_str(), id.key().expose());
     format!("{config_prefix}:{{{}:{scope}:{key}}}", scope.len())
@@ -115,7 +116,7 @@ pub(crate) async fn execute(store: &impl IdempotencyStore, id: &Identity, body: 
     );
 }
 
-/// The result that a duplicate call gets.
+/// Returns the result that a duplicate call gets.
 pub(crate) async fn replay(store: &impl IdempotencyStore, id: &Identity) -> String {
     match store.acquire(id, &request(OwnerId::new())).await {
         Ok(Acquired::Complete(stored)) => body(&stored),
@@ -123,7 +124,7 @@ pub(crate) async fn replay(store: &impl IdempotencyStore, id: &Identity) -> Stri
     }
 }
 
-/// A configuration for the server at `url`, with a prefix that no other caller uses.
+/// Returns a configuration for the server at `url`, with a prefix that no other caller uses.
 pub(crate) fn config(url: &str) -> RedisConfig {
     RedisConfig::from_url(url).expect("a good URL").with_prefix(own_prefix())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bad input and servers in trouble: a typed error that names the remedy, nothing run, nothing
-//! damaged, recovery without a restart.
+//! Bad input and servers in trouble: each causes a typed error that names the remedy, nothing runs
+//! or is damaged, and the store recovers without a restart.
 
 mod far;
 mod lines;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SEAL-4: every process stops using a destroyed key at the latest when its cached copy of the key
+//! SEAL-4: every process stops using a destroyed key by the time its cached copy of the key
 //! expires.
 
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tokio::time::advance;
 
 use crate::{ada, call, engine, is_replayed, is_tombstone, master, store};
 
-/// Of two processes, one destroys a key, and stops using it at once. The other process stops using
-/// it within 60 s.
+/// Of two processes, one destroys a key, and stops using it immediately. The other process stops
+/// using it within 60 s.
 #[tokio::test(start_paused = true)]
 async fn seal_4_every_process_notices_within_the_time_of_the_cache() {
     let (table, store) = (MemoryKeyTable::new(), store());

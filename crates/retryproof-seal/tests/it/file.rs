@@ -104,7 +104,7 @@ async fn seal_4_a_destroyed_key_is_in_no_file() {
     assert!(found(DataSubject::named(&secret(), "canary-bob").digest()));
 }
 
-/// Gives the table's other connections time to reach the lock that the test holds.
+/// The time in which the table's other connections reach the lock that the test holds.
 const REACHED: Duration = Duration::from_millis(200);
 
 /// Of two processes that destroy a key at the same time, one destroys it, and the other finds it

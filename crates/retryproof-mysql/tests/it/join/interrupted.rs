@@ -16,8 +16,8 @@ use crate::support::{sql, stranger, url};
 /// the COMMIT is lost, everything is.
 #[tokio::test]
 async fn cmp_7_mysql_a_connection_that_dies_at_the_commit_leaves_neither() {
-    /// Ends the connection just before the COMMIT or, if the flag is set, loses the answer to the
-    /// COMMIT.
+    /// A pool whose transactions lose their connection just before the COMMIT or, if the flag is
+    /// set, lose the answer to the COMMIT.
     struct Cut(MySqlPool, bool);
     struct CutTx(Tx, bool);
 

@@ -205,8 +205,8 @@ async fn cmp_7_mysql_a_transaction_that_was_ended_by_the_action_is_not_taken_for
     world.end().await;
 }
 
-/// However a transaction ends, the next user of the pool's connection has autocommit, and sqlx's
-/// nested transactions are savepoints in ours.
+/// However a transaction ends, the pool's connection is then in autocommit again. sqlx's nested
+/// transactions are savepoints in the engine's transaction.
 #[tokio::test]
 async fn cmp_7_mysql_the_pool_gets_its_connections_back_as_they_were() {
     let world = world().await;

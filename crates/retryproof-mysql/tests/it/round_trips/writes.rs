@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A replay writes nothing to the server's log (ACQ-8), counted on a separate server.
+//! A replay writes nothing to the server's log (ACQ-8). The test counts on a separate server.
 
 use retryproof_core::store::{Acquired, Peeked};
 use retryproof_core::{IdempotencyStore, OwnerId};
@@ -10,7 +10,7 @@ use sqlx::{Executor as _, Row as _};
 use crate::support::server::Server;
 use crate::support::{execute, grant, id, replay, request};
 
-/// The end of InnoDB's log.
+/// Returns the position at which InnoDB's log ends.
 async fn log_end(conn: &mut MySqlConnection) -> u64 {
     let row =
         conn.fetch_one("SHOW GLOBAL STATUS LIKE 'Innodb_lsn_current'").await.expect("answered");

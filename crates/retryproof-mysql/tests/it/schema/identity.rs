@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Identities are compared as bytes (ID-2), in a database whose collation ignores case, accents and
-//! trailing spaces. They are values, never SQL.
+//! trailing spaces. Identities are bound as values, and never become part of the SQL.
 
 use retryproof_core::{IdempotencyStore, Identity, Key, OwnerId, Scope};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};

@@ -22,7 +22,7 @@ async fn set(table: &Table, schema: Option<i64>, compatible_from: Option<i64>) {
     }
 }
 
-/// The version rows: `schema`, then `compatible_from`.
+/// Returns the version rows: `schema`, then `compatible_from`.
 async fn versions(table: &Table) -> Vec<i64> {
     let text = format!(
         "SELECT value FROM `{}_meta` WHERE name<>'identity' ORDER BY name DESC",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A private MariaDB for tests that would disturb others: stops, restarts, limits of the whole
-//! server.
+//! A separate MariaDB server for tests that would disturb others, because they stop or restart the
+//! server or change its limits.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -30,8 +30,8 @@ fn program(name: &str) -> PathBuf {
 }
 
 impl Server {
-    /// A new server with additional `options`, and a user `app` without privileges on the server
-    /// itself.
+    /// Starts a new server with additional `options`, and a user `app` without privileges on the
+    /// server itself.
     pub(crate) async fn start(options: &[&str]) -> Self {
         let dir = std::env::temp_dir().join(unique("retryproof-mariadb"));
         std::fs::create_dir_all(&dir).expect("a folder");

@@ -55,7 +55,7 @@ async fn sto_5_a_restarted_server_is_found_again() {
     execute(&store, &id("fresh"), "result").await;
 }
 
-/// All idle connections die at once. The next calls, which start at the same time, succeed.
+/// All idle connections die together. The next calls, which start at the same time, succeed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_idle_connections_that_died_are_replaced_unseen() {
     let table = Table::new().await;
@@ -189,7 +189,7 @@ async fn acq_11_a_call_dropped_in_the_middle_poisons_nothing() {
 }
 
 /// Drops the call after `bound`, with a precision of microseconds, because most calls take less
-/// than the millisecond of a timer.
+/// than 1 ms, which is the precision of a timer.
 async fn is_dropped(bound: Duration, call: impl Future) -> bool {
     let over = async {
         let end = Instant::now() + bound;
@@ -204,8 +204,8 @@ async fn is_dropped(bound: Duration, call: impl Future) -> bool {
     }
 }
 
-/// A server does not answer. The store's own limit ends the call, and its connection's permit is
-/// free again.
+/// A server does not answer. The store's own limit ends the call, and the permit of the call's
+/// connection is free again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_a_stalled_line_ends_by_the_clients_timer() {
     let table = Table::new().await;
@@ -256,7 +256,7 @@ async fn sto_5_a_call_includes_the_wait_for_a_connection() {
 }
 
 /// Calls that wait for a lock occupy all connections for callers. Other callers get an error that
-/// names the reason, and holders still beat and complete (RUN-2).
+/// names the reason, and holders can still send heartbeats and completions (RUN-2).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_2_holders_have_connections_of_their_own() {
     let table = Table::new().await;

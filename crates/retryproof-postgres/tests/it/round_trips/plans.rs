@@ -19,8 +19,8 @@ use crate::support::{DAY, LONG, Stranger, Table, completion, grant, id, replay, 
 /// call.
 const ROWS: i64 = 30_000;
 
-/// Runs every statement of the store once: grants, takeovers, looks, heartbeats, completions alone,
-/// shared and joined, releases, a purge.
+/// Runs every statement of the store once: grants, takeovers, looks, heartbeats, completions
+/// (alone, shared and joined), releases and a purge.
 async fn every_statement(
     store: &std::sync::Arc<PostgresStore>,
     app: &mut PgConnection,
@@ -43,7 +43,7 @@ async fn every_statement(
     complete_in(store, app, &joined, first).await.expect("joined");
     assert_eq!(replay(store, &joined).await, "joined");
 
-    // Complete so many records at once that some completions share a statement.
+    // Complete so many records at the same time that some completions share a statement.
     let mut all = JoinSet::new();
     for at in 0..12 {
         let (store, id) = (std::sync::Arc::clone(store), id(&format!("{name} {at}")));
@@ -75,7 +75,7 @@ async fn complete_in(
     Ok(())
 }
 
-/// A completion with a ttl that ends at once.
+/// Returns a completion with a ttl that ends immediately.
 fn brief() -> Completion {
     Completion::new(completion("brief").value, Duration::from_millis(1), None)
 }

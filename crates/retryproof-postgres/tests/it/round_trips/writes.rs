@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A replay writes nothing to the server's log (ACQ-8), counted on a separate server.
+//! A replay writes nothing to the server's log (ACQ-8). The test counts on a separate server.
 
 use retryproof_core::store::{Acquired, Peeked};
 use retryproof_core::{IdempotencyStore, OwnerId};

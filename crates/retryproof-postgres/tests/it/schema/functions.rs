@@ -10,7 +10,7 @@ use tracing::subscriber::set_default;
 
 use crate::support::{Stranger, Table, execute, id};
 
-/// The body and the settings of the function, as the catalogue stores them.
+/// Returns the body and the settings of the function, as the catalogue stores them.
 async fn stored(stranger: &mut Stranger, table: &Table, suffix: &str) -> (String, String) {
     let sql = format!(
         "SELECT prosrc,coalesce(proconfig::text,'') FROM pg_proc WHERE proname='{}_{suffix}'",
@@ -86,7 +86,7 @@ async fn rec_1_a_lower_revision_is_one_warning_until_migrate_replaces_it() {
     assert!(warnings.0.lock().expect("no panic").is_empty());
 }
 
-/// Some migrators remove comments and join lines before they send the SQL.
+/// The revisions survive a migrator that removes comments and joins lines before it sends the SQL.
 #[tokio::test]
 async fn rec_1_a_migrator_that_rewrites_the_sql_keeps_the_revisions() {
     let table = Table::new().await;

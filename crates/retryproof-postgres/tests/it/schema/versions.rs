@@ -15,7 +15,7 @@ async fn set(table: &Table, schema: i64, compatible_from: Option<i64>) {
     table.stranger().await.run(sql).await;
 }
 
-/// The values of both version rows.
+/// Returns the values of both version rows.
 async fn versions(table: &Table) -> (i64, i64) {
     let mut stranger = table.stranger().await;
     let mut read = async |name: &str| {

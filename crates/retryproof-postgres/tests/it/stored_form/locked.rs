@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The answers about a record whose row an open transaction has locked name its holder too (REC-2).
+//! If an open transaction has locked a record's row, the answers about the record still name its
+//! holder (REC-2).
 
 use retryproof_core::IdempotencyStore;
 use retryproof_core::OwnerId;

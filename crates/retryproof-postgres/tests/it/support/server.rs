@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A private PostgreSQL server: a test can count the bytes of its log, or kill it.
+//! A separate PostgreSQL server, so that a test can count the bytes of the server's log, or kill
+//! the server.
 
 use std::fs;
 use std::net::TcpListener;
@@ -19,7 +20,7 @@ pub(crate) struct Server {
     child: Child,
 }
 
-/// The folder of the server programs on Debian, which PATH does not contain.
+/// Returns the folder of the server programs on Debian, which PATH does not contain.
 fn binaries() -> PathBuf {
     let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let newest = installed
@@ -45,7 +46,7 @@ fn unprivileged(command: &mut Command) -> &mut Command {
 }
 
 impl Server {
-    /// A new server. Its data is in a directory that is removed with the server.
+    /// Starts a new server. Its data is in a directory that is removed with the server.
     pub(crate) async fn start() -> Self {
         let root = std::env::temp_dir().join(format!("retryproof-pg-{}", std::process::id()));
         let root = (0..)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A distant server: connecting takes longer than a heartbeat may.
+//! A distant server: connecting takes longer than a heartbeat may take.
 
 use std::time::Duration;
 

@@ -26,7 +26,7 @@ pub(crate) struct Server {
     process: Option<Child>,
 }
 
-/// A port that was free a moment ago, below the range from which the system assigns ports.
+/// Returns a port that was free a moment ago, below the range from which the system assigns ports.
 fn free_port() -> u16 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     loop {
@@ -118,7 +118,7 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// A connection that does not belong to a store.
+    /// Opens a connection that does not belong to a store.
     pub(crate) async fn stranger(&self) -> MultiplexedConnection {
         // The driver's own limit of half a second is too short on a busy machine.
         let patient = redis::AsyncConnectionConfig::new()
@@ -142,7 +142,7 @@ impl Server {
         ask(&mut conn, line).await
     }
 
-    /// The number that INFO reports under `name`.
+    /// Returns the number that INFO reports under `name`.
     pub(crate) async fn info(&self, name: &str) -> u64 {
         let text: String = ask(&mut self.stranger().await, "INFO").await;
         text.lines()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A distant server: connecting takes longer than a heartbeat may.
+//! A distant server: connecting takes longer than a heartbeat may take.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use crate::support::{execute, id, own_prefix, service};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The server for tests, with an adjustable delay.
+/// Returns a proxy to the test server whose delay can be set, and the configuration of a store
+/// behind the proxy.
 async fn far() -> (WireProxy, RedisConfig) {
     let url = service("RETRYPROOF_TEST_REDIS", "redis");
     let at: SocketAddr = url.trim_start_matches("redis://").parse().expect("an address");

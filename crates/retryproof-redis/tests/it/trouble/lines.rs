@@ -41,7 +41,7 @@ impl Line {
         RedisStore::connect(self.config.clone()).await.expect("it connects")
     }
 
-    /// A store that connects without the proxy.
+    /// Returns a store that connects without the proxy.
     async fn direct(&self) -> RedisStore {
         let url = self.server.url();
         let config = RedisConfig::from_url(&url).expect("a URL").with_prefix(own_prefix());
@@ -271,7 +271,8 @@ async fn acq_4_a_waiter_outlives_its_line() {
     drop(line.direct().await);
 }
 
-/// A connection that stalls right after it was opened is given up with the call that opened it.
+/// A connection that stalls right after it was opened is dropped together with the call that opened
+/// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_a_new_connection_that_stalls_is_not_used_again() {
     let line = Line::new().await;
@@ -339,7 +340,7 @@ async fn break_off(
         let _ = client.read(&mut [0; 1_024]).await?;
         client.write_all(told).await?;
         client.shutdown().await?;
-        // A connection with unread data would be reset.
+        // Read to the end, because closing a connection with unread data would reset it.
         while client.read(&mut [0; 1_024]).await? > 0 {}
         return Ok(());
     }
