@@ -18,7 +18,7 @@ pub trait RequestHead {
     /// The HTTP version.
     fn version(&self) -> Version;
 
-    /// Path and query, as the client sent them (FP-3).
+    /// Returns path and query, as the client sent them (FP-3).
     fn target(&self) -> &str;
 
     /// Returns the matched route, for the default scope; `None` if no router matched a route

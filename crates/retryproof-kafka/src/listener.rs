@@ -99,8 +99,8 @@ impl KafkaListener {
         KafkaListenerBuilder::new(client, topics, scope)
     }
 
-    /// Counters of the three kinds of verdict and of their reasons. Each pause before the handler
-    /// runs again counts as a nack, although Kafka receives no answer.
+    /// Returns the counters of the three kinds of verdict and of their reasons. Each pause before
+    /// the handler runs again counts as a nack, although Kafka receives no answer.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.context.counters)

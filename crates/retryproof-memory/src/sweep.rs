@@ -122,7 +122,7 @@ impl Shard {
         if at >= end { NONE } else { at }
     }
 
-    /// No record of this shard can be reclaimed before this time.
+    /// Returns a time before which no record of this shard can be reclaimed.
     pub(crate) fn due(&self, time: &StoreTime) -> u64 {
         self.wheel.due().min(self.busy_due.map_or(u64::MAX, |due| time.nanos(due)))
     }

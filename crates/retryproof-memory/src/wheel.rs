@@ -78,7 +78,7 @@ impl Wheel {
         Self { cursor: 0, ready: List::EMPTY, due: u64::MAX, occupied: [0; LEVELS], buckets: None }
     }
 
-    /// Before this time, [`take`](Self::take) finds no expired record.
+    /// Returns a time before which [`take`](Self::take) finds no expired record.
     #[inline]
     pub(crate) fn due(&self) -> u64 {
         if self.ready.head == NONE { self.due } else { 0 }

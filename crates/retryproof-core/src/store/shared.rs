@@ -468,9 +468,9 @@ impl SharedStore {
         }
     }
 
-    /// Seals a completion that does not come from an engine, for example from an import, under
-    /// `subject` or, without one, under the subject that the calls of the scope share. Returns the
-    /// completion unchanged if it is already sealed, or if the store has no sealer.
+    /// Seals a completion that comes not from an engine but, for example, from an import. Seals it
+    /// under `subject` or, without one, under the subject that the calls of the scope share.
+    /// Returns the completion unchanged if it is already sealed, or if the store has no sealer.
     ///
     /// # Errors
     /// The errors of [`Sealer::key_for`], and `Codec` if the subject's key was destroyed.

@@ -199,22 +199,22 @@ async fn sto_4_sto_5_a_purge_that_is_never_answered_is_a_failed_round() {
     let failed =
         tokio::time::timeout(Duration::from_secs(60), engine.purge()).await.expect("it ends");
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
-    // A round may take longer than `operation-timeout`, because a batch of many records is more
+    // A purge may take longer than `operation-timeout`, because a batch of many records is more
     // work than any other call.
     assert!(began.elapsed() >= Duration::from_secs(30), "{:?}", began.elapsed());
     assert_eq!(engine.purge().await.unwrap(), Some(0));
-    // After a round that was never answered, the engine's purge task continues.
+    // After a purge that was never answered, the engine's purge task continues.
     let store = awkward(1_000, false, MS);
     let engine = store.engine(|_| {});
     held(&engine, "k").await.release().await.unwrap();
-    // Each pause is up to a tenth longer than the interval (STO-6). The first round is cut off
+    // Each pause is up to a tenth longer than the interval (STO-6). The first purge is cut off
     // after 30 s.
     sleep(Duration::from_secs(66 + 30 + 66 + 1)).await;
     assert_eq!(store.0.purges.load(Ordering::SeqCst), 2);
 }
 
-/// The first acquire can take long: MariaDB, for example, waits a second for a locked row. If the
-/// first acquire takes longer than the caller's wait timeout, no other call follows.
+/// The first acquire can take a long time: MariaDB, for example, waits a second for a locked row.
+/// If the first acquire takes longer than the caller's wait timeout, no other call follows.
 #[tokio::test(start_paused = true)]
 async fn acq_6_a_first_look_that_outlasts_the_wait_is_the_last_one() {
     let slow = SlowStore::new(MemoryStore::new(), Duration::ZERO, WAIT + 500 * MS);

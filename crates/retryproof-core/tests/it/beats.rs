@@ -24,7 +24,7 @@ fn ctx() -> IdempotencyContext {
 }
 
 /// A store that needs 60 ms for a beat, and records the order of its calls. The end of a lease
-/// waits longer than that for a beat.
+/// waits for a beat for longer than that.
 #[derive(Debug, Clone, Default)]
 struct SlowBeats {
     inner: Arc<MemoryStore>,

@@ -320,7 +320,7 @@ async fn run_8_without_an_observer_nothing_is_measured() {
     assert_eq!(reads(true).await, (3, 2), "and one for each event");
 }
 
-/// Panics at every event that can happen without a lease, a wait or a store call.
+/// Panics at the events about losses, waits, the store, and calls without a lease.
 #[derive(Debug)]
 struct Grumpy;
 

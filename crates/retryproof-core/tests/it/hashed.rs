@@ -53,7 +53,7 @@ async fn id_5_logs_and_debug_output_show_the_digest_that_the_store_keeps() {
     for way in 0..4 {
         tokio::time::sleep(2 * LEASE).await;
         let (sink, _guard) = Sink::start();
-        // Each call takes over the dead lease of the call before, which is logged.
+        // Each call takes over the dead lease of the call before, and the takeover is logged.
         let printed = match way {
             0 => format!("{:?}", held().await),
             1 => format!("{:?}", engine.try_acquire_tracked(&ctx()).await.unwrap()),

@@ -215,10 +215,10 @@ impl<C> FilterBuilder<C> {
         self
     }
 
-    /// Names the subject of each response: the person or tenant whom the response is about. If the
-    /// store has sealed results, the response is sealed with the key of this subject (SEAL-3).
-    /// Without a hook, and where the hook finds no subject, the subject is the caller. Without a
-    /// caller, the requests of a scope share one subject.
+    /// Sets a hook that names the subject of each response: the person or tenant whom the response
+    /// is about. If the store has sealed results, the response is sealed with the key of this
+    /// subject (SEAL-3). Without a hook, and where the hook finds no subject, the subject is the
+    /// caller. Without a caller, the requests of a scope share one subject.
     ///
     /// The hook has the form of a [caller hook](FilterBuilder::caller), and can refuse the request.
     /// It runs inline after the body was read, for every guarded request with a key, but only if the

@@ -19,8 +19,8 @@ static POLICY: Policy = STD;
 
 const MIB: usize = 1 << 20;
 
-/// Two guarded routes, `/annotated` and `/layered`, that return the length of their body. The
-/// filter's limit is `filters`, and the application's limit is `applications`.
+/// Creates two guarded routes, `/annotated` and `/layered`, that return the length of the request's
+/// body. The filter's limit is `filters`, and the application's limit is `applications`.
 fn app(filters: usize, applications: Option<DefaultBodyLimit>) -> (Router, Runs) {
     let filter: IdempotencyFilter = filter_with(|config| config.web.max_body_bytes = filters);
     let runs = Runs::default();

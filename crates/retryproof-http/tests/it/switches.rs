@@ -219,8 +219,8 @@ async fn ctx_5_http_11_a_body_that_breaks_off_is_answered_as_with_the_guard_on()
     }
 }
 
-/// Only a scope that guards prevents a second run, so in any other scope the response does not
-/// promise that the request runs only once.
+/// Only a scope whose guard is on prevents a second run, so in any other scope the response does
+/// not promise that the request runs only once.
 #[tokio::test(start_paused = true)]
 async fn http_11_ctx_5_ctx_6_a_response_that_breaks_off_promises_only_what_its_scope_keeps() {
     for (enabled, shadow, runs_again) in

@@ -55,7 +55,7 @@ impl Runs {
     }
 }
 
-/// `POST path` with a key.
+/// Creates the request `POST path` with a key.
 pub(crate) fn post(path: &str, key: &str, body: impl Into<Body>) -> Request<Body> {
     request(Method::POST, path, &[("idempotency-key", key)], body)
 }
@@ -121,7 +121,7 @@ pub(crate) async fn send(app: &Router, request: Request<Body>) -> Answer {
     Answer::of(response).await
 }
 
-/// Mounts a closure in the way in which the attribute's expansion mounts a function:
+/// Mounts a closure as the attribute's expansion mounts a function:
 /// `on_post(Annotated(&POLICY, handler))`.
 #[derive(Clone)]
 pub(crate) struct Annotated<F>(pub(crate) &'static Policy, pub(crate) F);

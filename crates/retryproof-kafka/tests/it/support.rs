@@ -57,8 +57,8 @@ impl Mock {
         Self { producer: producer.expect("a producer"), cluster, engine }
     }
 
-    /// Client settings without `auto.offset.reset`, so that a new group starts with the first
-    /// message.
+    /// Returns client settings without `auto.offset.reset`, so that a new group starts with the
+    /// first message.
     pub(crate) fn client(&self) -> ClientConfig {
         let mut client = ClientConfig::new();
         client

@@ -12,7 +12,8 @@ use retryproof_core::listener::{Poison, Reason};
 
 use crate::support::{Mock, PATIENCE, TOPIC, counting, start};
 
-/// `Produce`, version 7: a batch of one record, with one header and a body `{}`, for partition 0.
+/// Sends the request `Produce`, version 7: a batch of one record, with one header and the body
+/// `{}`, for partition 0.
 pub(crate) fn produce(broker: &str, header: &[u8]) -> Result<()> {
     let batch = batch(&record(header));
     let mut request = Vec::new();

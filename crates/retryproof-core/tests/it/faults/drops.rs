@@ -167,7 +167,7 @@ async fn run_5_execute_with_on_drop_release_frees_the_key_at_every_await_point()
 }
 
 /// A shutdown waits for calls that a drop sends in the background, because the runtime, and with it
-/// the release, may be gone afterwards.
+/// an unfinished release, may be gone afterwards.
 #[tokio::test(start_paused = true)]
 async fn run_5_a_shutdown_waits_for_the_release_that_a_drop_has_sent() {
     let mut released = 0;

@@ -20,8 +20,8 @@ const MODES: [Outage; 3] = [Outage::Refuse, Outage::Swallow, Outage::Stall];
 #[tokio::test(start_paused = true)]
 async fn run_1_an_outage_of_four_tenths_of_a_lease_loses_nothing_whenever_it_begins() {
     for mode in MODES {
-        // Let the outage begin at 81 different moments within two leases after the grant, so that
-        // it meets every phase of the first beats and of later beats.
+        // Let the outage begin at 81 different moments within the length of two leases after the
+        // grant, so that it meets every phase of the first beats and of later beats.
         for phase in 0..=80 {
             let begins = LEASE * phase / 40;
             let what = format!("{mode:?} from {begins:?} on");
@@ -222,8 +222,8 @@ async fn sto_5_a_probe_that_nobody_polls_is_followed_by_another() {
     for at in 0..5 {
         assert!(lab.call(ctx(&format!("first {at}"), LEASE), NOW).await.result.is_err());
     }
-    // After its first poll, this probe is not polled, as in a `buffer_unordered` whose consumer is
-    // busy.
+    // After its first poll, this probe is not polled again, as in a `buffer_unordered` whose
+    // consumer is busy.
     let parked_ctx = ctx("parked", LEASE);
     let mut parked = Box::pin(lab.engine.try_acquire(&parked_ctx));
     assert!(timeout(Duration::ZERO, &mut parked).await.is_err(), "it probes");

@@ -34,7 +34,8 @@ async fn seal_6_fingerprints_are_stored_hidden_and_compared_as_before() {
     assert_eq!(stored.fingerprint(), Some(&Fingerprint::tagged(1, &[7; 32])));
 }
 
-/// A mismatch needs no key: the comparison comes before anything is opened (FP-2).
+/// Finding a mismatch needs no sealing key, because fingerprints are compared before anything is
+/// opened (FP-2).
 #[tokio::test(start_paused = true)]
 async fn seal_6_another_request_is_refused_before_the_result_is_opened() {
     let world = World::new();
