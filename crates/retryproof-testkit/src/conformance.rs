@@ -55,7 +55,7 @@
 //! the line with `--success-output final`.)
 //!
 //! ```text
-//! it::conformance (redis): 110 of 120 cases run; skipped, by what the store does not offer: purge (8): sto_4_purge_keeps_what_is_live, …
+//! it::conformance (redis): 110 of 120 cases run; skipped, grouped by what the store does not offer: purge (8): sto_4_purge_keeps_what_is_live, …
 //! ```
 
 use std::fmt;

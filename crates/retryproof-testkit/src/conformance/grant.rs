@@ -59,11 +59,11 @@ pub async fn acq_7_remaining_follows_the_stores_clock(s: &Subject) {
     } else {
         assert!(
             before - after >= passed - 5 * MS,
-            "the lease had {before:?} left, and {passed:?} later it had {after:?} left"
+            "within {passed:?}, the lease's remaining time only fell from {before:?} to {after:?}"
         );
         assert!(
             looked <= after && looked > LONG / 2,
-            "a peek shows {looked:?} left, after an acquire that showed {after:?} left"
+            "a peek should show at most {after:?} left, as the acquire did, but shows {looked:?}"
         );
     }
 }
@@ -138,7 +138,7 @@ pub async fn ctx_2_leases_from_10_ms_to_24_h(s: &Subject) {
     let grant = granted(s.caller(&long).acquire(day).await);
     assert!(
         grant.remaining > day / 2,
-        "a lease of {day:?} has only {:?} left right after the grant",
+        "right after its grant, a lease of {day:?} has only {:?} left",
         grant.remaining
     );
     if s.is_exact() {

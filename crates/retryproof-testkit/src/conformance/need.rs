@@ -123,7 +123,7 @@ pub fn summary(subject: &Subject) -> String {
         judged.count(),
         cases().len()
     );
-    let mut link = "; skipped, by what the store does not offer: ";
+    let mut link = "; skipped, grouped by what the store does not offer: ";
     for need in lacking {
         // A case with two unmet needs is listed under both.
         let names: Vec<_> = cases()

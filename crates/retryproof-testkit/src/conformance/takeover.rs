@@ -55,7 +55,10 @@ pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
                 break;
             }
             Acquired::Busy(LiveLease { remaining, .. }) => {
-                assert!(remaining <= lease, "a lease of {lease:?} has {remaining:?} left")
+                assert!(
+                    remaining <= lease,
+                    "a lease of {lease:?} should not have {remaining:?} left"
+                )
             }
             Acquired::Complete(_) => panic!("no caller completed"),
         }
