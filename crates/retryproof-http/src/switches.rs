@@ -13,7 +13,7 @@ use retryproof_core::{IdempotencyConfig, Scope};
 use crate::protocol::fingerprint::IgnoredMembers;
 use crate::protocol::problem::Code;
 
-/// The switches of each scope whose configuration sets any.
+/// The switches of each scope whose configuration sets at least one of them.
 #[derive(Debug, Default)]
 pub(crate) struct Switches(HashMap<String, ScopeSwitches>);
 

@@ -26,7 +26,7 @@ impl Shard {
         !self.ahead.is_live(over, now, time)
     }
 
-    /// Moves the slots that were due before the current tick to the wheel's ready list. Then checks
+    /// Moves to the wheel's ready list the slots that were due before the current tick. Then checks
     /// at most `most` ready slots, and removes their COMPLETE records if they have expired.
     pub(crate) fn sweep_some(&mut self, now: u64, most: usize, budget: &Budget) -> Reclaimed {
         if self.wheel.due() != 0 {
@@ -37,8 +37,8 @@ impl Shard {
         out
     }
 
-    /// Begins a full sweep: moves every slot whose record may have expired by `now` to the ready
-    /// list.
+    /// Begins a full sweep: moves to the ready list every slot whose record may have expired by
+    /// `now`.
     pub(crate) fn begin_sweep(&mut self, now: u64) {
         self.wheel.gather(&mut self.table.slots, now);
     }

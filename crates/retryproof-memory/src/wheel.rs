@@ -99,7 +99,7 @@ impl Wheel {
         buckets[level][bucket].push(slot, at);
     }
 
-    /// Moves every slot whose record may have expired by `now` to `ready`. This includes all slots
+    /// Moves to `ready` every slot whose record may have expired by `now`. This includes all slots
     /// of the current tick.
     pub(crate) fn gather(&mut self, slots: &mut Slots, now: u64) {
         let upto = now >> TICK_BITS;

@@ -55,7 +55,8 @@ fn run_1_blocking_action_keeps_its_lease_while_its_thread_is_busy() {
         std::thread::spawn(move || {
             engine.execute_with(ctx("k"), |lease| {
                 started.send(()).unwrap();
-                // Block this thread for several leases; the engine's own thread sends the beats.
+                // Block this thread for several times the length of the lease; the engine's own
+                // thread sends the beats.
                 let (_never, rest) = mpsc::channel::<()>();
                 let _ = rest.recv_timeout(Duration::from_millis(700));
                 Ok::<_, std::io::Error>(lease.believed_held())

@@ -133,7 +133,7 @@ async fn rec_2_every_acquire_sends_a_note_of_its_own() {
     let _ = execute(&engine, "b").await;
     let traces: Vec<_> = store.notes().into_iter().map(|note| note.unwrap().trace()).collect();
     assert_eq!(traces, [Some(trace(1)), Some(trace(2)), None]);
-    // The replayed call has changed nothing: the note is that of the execution.
+    // The replay has changed nothing: the note is still that of the call that ran the action.
     let seen = engine.store().get(ctx("a").identity()).await.unwrap().expect("a record");
     assert_eq!(seen.holder.and_then(|note| note.trace()), Some(trace(1)));
 }

@@ -99,12 +99,13 @@ async fn acq_7_run_1_a_beat_counts_from_before_its_call() {
     let (engine, log) = far(&Faults::none());
     let held = granted(&engine).await;
     let beats = || log.count_of(|call| call.operation == Operation::Extend);
-    // The beat is sent half a lease after the acquire was sent.
+    // The beat is sent when half of the lease has passed since the acquire was sent.
     sleep(LEASE / 2 - BACK + 5 * MS).await;
     assert_eq!(beats(), 1);
     sleep(BACK).await;
     assert_near(held.lease().remaining(), LEASE - BACK);
-    // The next beat is sent half a lease after this one was sent, not after it was answered.
+    // The next beat is sent when half of the lease has passed since this beat was sent, not since
+    // it was answered.
     sleep(LEASE / 2 - BACK + 5 * MS).await;
     assert_eq!(beats(), 2);
 }

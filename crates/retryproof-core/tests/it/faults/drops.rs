@@ -59,8 +59,8 @@ impl Stage {
         Self { engine, log, action: Arc::default(), runs: Arc::default() }
     }
 
-    /// Returns an action that has three await points and lasts longer than half a lease, so that a
-    /// beat is sent meanwhile.
+    /// Returns an action that has three await points and lasts longer than half of the lease, so
+    /// that a beat is sent meanwhile.
     fn action(&self) -> impl Future<Output = Result<u32, &'static str>> + Send + use<> {
         let (action, runs) = (Arc::clone(&self.action), Arc::clone(&self.runs));
         async move {

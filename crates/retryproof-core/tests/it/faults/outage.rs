@@ -102,8 +102,8 @@ async fn run_2_cmp_2_after_two_leases_of_outage_the_action_was_told_and_its_late
         let report = report.unwrap();
         let (loss, at) = seen.0.lock().expect("the action should be notified");
         assert_eq!(loss, Loss::Expired, "{mode:?}");
-        // The last beat before the outage was sent half a lease or one lease after the grant. The
-        // lease ends one lease after that beat.
+        // The last beat before the outage was sent when half or all of the lease had passed since
+        // the grant. The lease ends one full length after that beat.
         let told = at - began;
         assert!(told >= LEASE * 3 / 2 && told <= 2 * LEASE + MS, "{mode:?}: told after {told:?}");
         // No other owner took over, so the recorded owner may still complete (CMP-2).
