@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Raises actix's body limits to the guard's limit. Otherwise an extractor could refuse a body over
-//! actix's limit, and the guard would store that 413 (HTTP-4).
+//! actix's limit, and the guard would store the resulting 413 (HTTP-4).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;

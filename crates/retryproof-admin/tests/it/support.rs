@@ -41,7 +41,7 @@ impl Shelf {
         id
     }
 
-    /// From now on, the first page of a scan counts this many records that cannot be read.
+    /// Makes the first page of every later scan count this many records that cannot be read.
     pub(crate) fn spoil(&self, unreadable: u64) {
         self.0.lock().unwrap().unreadable = unreadable;
     }
@@ -56,12 +56,12 @@ impl Shelf {
         self.0.lock().unwrap().scans
     }
 
-    /// From now on, each page of a scan takes this long.
+    /// Makes each later page of a scan take this long.
     pub(crate) fn slow_down(&self, page_takes: Duration) {
         self.0.lock().unwrap().page_takes = page_takes;
     }
 
-    /// From now on, every call fails.
+    /// Makes every later call fail.
     pub(crate) fn go_away(&self) {
         self.0.lock().unwrap().is_away = true;
     }

@@ -88,7 +88,7 @@ impl<'a> Trail<'a> {
     }
 
     /// Records the outcome, with further details. The outcome can no longer change, so an error is
-    /// only printed as a remark. In the table, a request without an outcome has an unknown outcome.
+    /// only printed as a remark. The table then says only that the change was requested.
     pub(super) async fn outcome(&self, outcome: &str, more: Value) {
         let _ = self.print(outcome, &more);
         let entry = self.entry.clone().with_outcome(outcome);

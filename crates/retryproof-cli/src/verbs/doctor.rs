@@ -128,9 +128,9 @@ fn short_leases(config: &IdempotencyConfig, p99: Duration) -> Option<StoreFindin
         StoreFinding::error(
             "lease",
             format!(
-                "These leases are shorter than {MIN_ROUND_TRIPS} round trips to the store, so \
-                 heartbeats come too late and other calls take over keys whose work is still \
-                 running: {}.",
+                "These leases are shorter than {MIN_ROUND_TRIPS} round trips to the store: {}. \
+                 Heartbeats therefore come too late, and other calls take over keys whose work is \
+                 still running.",
                 short.join(", ")
             ),
             "Raise `default-lease`, or the `lease` of the scope, or find out why the store is \

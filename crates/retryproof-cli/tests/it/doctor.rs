@@ -82,7 +82,7 @@ fn ops_5_planted_faults_of_a_file_are_named() {
     assert!(problem(&found, "purge").contains("47 h"), "{found:#?}");
     assert_eq!(code, 0, "warnings only");
 
-    // The clock that writes this record is 5 s ahead of the clock of the diagnosis.
+    // The clock of the program that writes this record is 5 s ahead of the clock of the diagnosis.
     let ran = place.retryproof(["run", "work", "now", "--", "true"]).output().expect("it runs");
     assert_eq!(ran.status.code(), Some(0), "{}", err(&ran));
     let (found, _) = findings(&mut with_clock(&place, "-5s"));

@@ -23,7 +23,7 @@ pub(crate) struct Place {
     is_sealed: bool,
 }
 
-/// The variables of sealed results. The master keys are in the file `master`.
+/// The environment variables that turn on sealed results. The master keys are in the file `master`.
 const SEAL_VARIABLES: [(&str, &str); 2] =
     [("IDEMPOTENCY_SEAL_KEYS", "sqlite:keys.db"), ("IDEMPOTENCY_SEAL_MASTER", "master")];
 /// A line of master keys.

@@ -16,7 +16,8 @@ use retryproof_client::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Every request uses a new connection and gets the next answer; the last answer repeats.
+/// A server that gives each request the next answer of a list, on a new connection. The last answer
+/// repeats.
 struct Server {
     address: SocketAddr,
     requests: Arc<AtomicUsize>,

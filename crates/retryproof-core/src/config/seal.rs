@@ -18,8 +18,8 @@ pub struct SealSettings {
     /// `seal.master`: the file with the master keys, or `env:NAME` for the environment variable
     /// that contains them. Required with `keys`.
     pub master: Option<String>,
-    /// `seal.cache`: how long a process keeps a plain key, up to 24 h. A process notices within
-    /// this time that a key was destroyed (SEAL-4). Default: 60 s.
+    /// `seal.cache`: how long a process keeps an unwrapped key in memory, up to 24 h. A process
+    /// notices within this time that a key was destroyed (SEAL-4). Default: 60 s.
     pub cache: Duration,
 }
 
