@@ -230,8 +230,8 @@ async fn in_flight(
     show_keys: bool,
     busy: InFlight,
 ) -> VerbError {
-    // One call looks up the holder. If that call fails or finds no label, the message does not name
-    // the holder.
+    // Look up the holder with a single call. If the call fails or finds no label, the message does
+    // not name the holder.
     let record = engine.store().get(id).await.ok().flatten();
     let holder = record.and_then(|record| record.holder);
     let by = holder

@@ -35,8 +35,9 @@ pub enum Outcome<T> {
     Executed(T),
     /// The action ran in another call, which stored this value.
     Replayed(T),
-    /// Another caller still held the key when the wait ended. This call did not run the action,
-    /// with one exception: a call that ran the action and then lost its lease (`Report::fenced`).
+    /// Another caller still held the key when the wait ended. Usually, this call did not run the
+    /// action. The exception is a call that ran the action and then lost its lease
+    /// (`Report::fenced`).
     InFlight(InFlight),
 }
 

@@ -205,8 +205,8 @@ async fn http_2_http_4_http_11_refusals_are_the_same_to_the_byte() {
             ask_actix(&actix, ask, |request| request.to_request()).await,
         );
         assert_eq!(one.status, status, "{one:?}");
-        // actix keeps the value of `connection` outside of the fields until it writes the response;
-        // axum's server reads the field.
+        // actix keeps the value of `connection` outside the header fields until it writes the
+        // response; axum's server reads the value from the field.
         one.lines.retain(|(name, _)| name != "connection");
         match ask.method {
             "HEAD" => assert_eq!(one, other, "also the length of the omitted body"),

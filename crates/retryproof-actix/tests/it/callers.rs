@@ -144,7 +144,7 @@ async fn http_16_a_route_of_many_paths_is_one_scope_and_no_route_is_an_error() {
     )
     .await;
     assert_eq!(send(&app, post("/orders/1", "k").to_request()).await.text(), "order");
-    // The scope is the same, but the path differs, and so does the fingerprint.
+    // The scope is the same, but the path differs, so the fingerprint differs too.
     assert_eq!(send(&app, post("/orders/2", "k").to_request()).await.status, 422);
     let nowhere = send(&app, post("/nowhere", "k").to_request()).await;
     assert_eq!((nowhere.status, &*nowhere.code()), (500, "scope-invalid"));

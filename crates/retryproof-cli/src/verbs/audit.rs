@@ -220,7 +220,8 @@ pub(super) async fn last_change(
         for entry in page.entries.into_iter().filter(is_about) {
             match entry.outcome.as_str() {
                 "applied" | "already_applied" | "unknown" => return Ok(Some(entry)),
-                // Each outcome is newer than its request.
+                // The newest entries come first, so an outcome comes before its request. This
+                // request has no outcome.
                 "requested" if refused == 0 => return Ok(Some(entry)),
                 "requested" => refused -= 1,
                 _ => refused += 1,

@@ -269,8 +269,8 @@ fn ops_10_nothing_changes_without_privileges_on_the_audit_table() {
         let (scheme, rest) = owner.url.split_once("://").unwrap();
         let (_, rest) = rest.split_once('@').unwrap();
 
-        // The service migrates when it starts. This succeeds although its user has no privileges on
-        // the audit table.
+        // The service migrates when it starts. The migration succeeds although the service's user
+        // has no privileges on the audit table.
         let place = Place::on(format!("{scheme}://{user}:secret@{rest}"));
         assert_eq!(json(&place, &["migrate"])["can_audit"], false);
         a_service_works(&place);

@@ -92,7 +92,7 @@ fn ops_5_planted_faults_of_a_file_are_named() {
     db.query_row("PRAGMA journal_mode=DELETE", [], |_| Ok(())).expect("changed");
     drop(db);
     for _ in 0..2 {
-        // Diagnose twice, because the first diagnosis must not change the setting back.
+        // Diagnose twice, to check that the first diagnosis does not change the setting back.
         let (found, _) = findings(&mut place.retryproof([""; 0]));
         assert!(problem(&found, "journal_mode").contains("`delete`"), "{found:#?}");
     }

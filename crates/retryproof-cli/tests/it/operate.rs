@@ -124,7 +124,8 @@ fn ops_3_a_repeated_forget_or_erase_spares_the_next_result() {
         (code(&output), out(&output), err(&output))
     };
 
-    // Without a token, neither verb runs, and the message names the verb that shows the token.
+    // Without a token, none of these verbs runs, and the message names the verb that shows the
+    // token.
     for verb in ["forget", "erase", "release"] {
         let (missing, said) = change(&place, &[verb, "work", "k"]);
         assert!(missing == 2 && said.contains("`retryproof get` prints the token"), "{said}");

@@ -159,6 +159,6 @@ fn pause() {
 /// Whether a process exists and has not ended.
 pub(crate) fn is_alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
-    // A process that has ended, but was not waited for, is in the state `Z`.
+    // A process that has ended but has not been waited for is in the state `Z`.
     stat.is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().starts_with(" Z"))
 }

@@ -80,7 +80,7 @@ fn tables_of_another_version_are_refused(place: &Place) {
     assert_eq!(code(&refused_to_migrate), 4, "{}", err(&refused_to_migrate));
     assert!(err(&refused_to_migrate).contains(newer), "{}", err(&refused_to_migrate));
 
-    // Newer tables that it may use.
+    // Newer tables that this version may use.
     versions(99, 1);
     let used = place.run(&[], "echo again").output().unwrap();
     assert_eq!((code(&used), out(&used)), (0, "result\n".to_owned()), "{}", err(&used));

@@ -66,8 +66,8 @@ impl PurgeTask {
                      itself and was built without `with_purge()`"
                 );
             }
-            // Start no task. The flag only prevents this check from running again at every later
-            // grant.
+            // Start no task. The flag is set only so that this check does not run again at every
+            // later grant.
             self.running.store(true, Ordering::Release);
             return;
         }

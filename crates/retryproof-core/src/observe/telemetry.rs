@@ -141,8 +141,8 @@ impl<M: Measurements> MeasuringObserver<M> {
         observer.system.count(&Series::new(Instrument::Purged), 0);
         observer.system.change(&Series::new(Instrument::OpenCircuits), 0);
         observer.count_from_0(observer.scopes.other());
-        // Sort the scopes. If more than `MAX_SCOPES` are configured, every process then names the
-        // same ones.
+        // Sort the scopes. If more than `MAX_SCOPES` are configured, every process then gives
+        // labels to the same scopes.
         let mut configured: Vec<&String> = config.scopes.keys().collect();
         configured.sort_unstable();
         for name in configured {
