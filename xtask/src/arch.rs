@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `arch-check`: everything that ARCHITECTURE.md names exists, and it leaves no crate out and has
-//! no row twice; links of the other pages lead to existing files; the files of a crate do not
+//! `arch-check`: everything that ARCHITECTURE.md names exists, and the page leaves no crate out and
+//! has no row twice; links of the other pages lead to existing files; the files of a crate do not
 //! import each other in circles.
 
 use std::collections::BTreeSet;
@@ -44,7 +44,7 @@ pub(crate) fn check(root: &Path) -> Verdict {
     Verdict::of(&problems, format!("{} crates, {} files", members.len(), files.len()))
 }
 
-/// Rows of tables with the same first cell, under the same heading.
+/// Returns the rows of tables that have the same first cell under the same heading.
 fn rows_that_stand_twice(page: &str) -> Vec<String> {
     let mut first_cells = BTreeSet::new();
     let mut problems = Vec::new();
@@ -68,7 +68,7 @@ fn rows_that_stand_twice(page: &str) -> Vec<String> {
     problems
 }
 
-/// All texts in backticks that end in `.rs`.
+/// Returns all texts in backticks that end in `.rs`.
 fn rust_files(page: &str) -> Vec<&str> {
     page.split('`')
         .skip(1)
@@ -77,7 +77,8 @@ fn rust_files(page: &str) -> Vec<&str> {
         .collect()
 }
 
-/// `core/engine/acquire.rs` is short for `crates/retryproof-core/src/engine/acquire.rs`.
+/// Returns the paths that `file` may stand for: `core/engine/acquire.rs` is short for
+/// `crates/retryproof-core/src/engine/acquire.rs`.
 fn candidates(file: &str, folders: &[String]) -> Vec<String> {
     let mut paths = vec![file.to_string()];
     if let Some((short, rest)) = file.split_once('/') {

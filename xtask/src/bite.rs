@@ -39,7 +39,8 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
     }
 }
 
-/// The servers that the kit needs for the stores of this run. The kill test starts its own servers.
+/// Returns the servers that the kit needs for the stores of this run. The kill test starts its own
+/// servers.
 fn needed(arguments: &[String]) -> Vec<&'static str> {
     let value = |option: &str| {
         let at = arguments.iter().position(|argument| argument == option)?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// The folder for build output, from the workspace's root.
+/// Returns the folder for build output, from the workspace's root.
 pub(crate) fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
@@ -82,7 +82,7 @@ impl Cargo {
         command
     }
 
-    /// Runs the command with our own output; true if it succeeded.
+    /// Runs the command with our own output, and returns whether it succeeded.
     pub(crate) fn run(&self, root: &Path) -> io::Result<bool> {
         Ok(self.command(root).status()?.success())
     }

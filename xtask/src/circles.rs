@@ -37,12 +37,12 @@ pub(crate) fn shipped(path: &str) -> Option<(&str, &str)> {
     (below.ends_with(".rs") && !is_test).then_some((name, below))
 }
 
-/// The text without the module of tests, which is at the end of a file.
+/// Returns the text without the module of tests, which is at the end of a file.
 pub(crate) fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
 }
 
-/// The circles of one crate, except those of a parent and the modules below it.
+/// Returns the circles of one crate, except those of a parent and the modules below it.
 fn circles_of(files: &[&Source]) -> Vec<Vec<String>> {
     let modules: BTreeMap<Module, &Source> =
         files.iter().map(|file| (module_of(&file.path), *file)).collect();

@@ -126,14 +126,14 @@ struct Dependency {
 }
 
 impl Member {
-    /// The crate's folder, from the root.
+    /// Returns the crate's folder, from the root.
     pub(crate) fn folder(&self, root: &Path) -> String {
         let folder = Path::new(&self.manifest).parent().unwrap_or(root);
         folder.strip_prefix(root).unwrap_or(folder).to_string_lossy().replace('\\', "/")
     }
 }
 
-/// `cargo metadata` of the workspace with all features.
+/// Returns the output of `cargo metadata` for the workspace with all features.
 pub(crate) fn metadata(root: &Path) -> Result<Value, String> {
     let cargo = Cargo::new("metadata --format-version 1 --all-features --locked");
     match cargo.capture(root) {
@@ -144,7 +144,7 @@ pub(crate) fn metadata(root: &Path) -> Result<Value, String> {
     }
 }
 
-/// The workspace's own crates.
+/// Returns the workspace's own crates.
 pub(crate) fn members(metadata: &Value) -> Vec<Member> {
     let packages = metadata["packages"].as_array().into_iter().flatten();
     packages.filter(|package| package["source"].is_null()).map(member).collect()
@@ -263,8 +263,9 @@ fn edge_problems(member: &Member, published: &BTreeSet<&str>) -> Vec<String> {
     problems
 }
 
-/// A weak feature `x?/y` adds `x` to the lock file even if `x` is off. With `links = "sqlite3"`,
-/// that breaks the build of users who have another SQLite driver.
+/// Returns one problem for each weak feature. A weak feature `x?/y` adds `x` to the lock file even
+/// if `x` is off. With `links = "sqlite3"`, that breaks the build of users who have another SQLite
+/// driver.
 fn weak_features(path: &str, manifest: &str) -> Vec<String> {
     let code = manifest
         .lines()
@@ -280,7 +281,7 @@ fn version(text: &str) -> Option<Version> {
     Some((parts.next()??, parts.next().flatten().unwrap_or(0)))
 }
 
-/// The foreign crates in the build of a program that uses core alone.
+/// Returns the foreign crates in the build of a program that uses core alone.
 fn core_tree(root: &Path) -> Result<BTreeSet<String>, String> {
     let cargo = Cargo::new("tree -p retryproof-core -e normal --prefix none --locked --format {p}");
     match cargo.capture(root) {

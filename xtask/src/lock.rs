@@ -128,7 +128,7 @@ fn write(root: &Path, case: &Case) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Whether the error says that Cargo could not reach the index or a download. A conflict of
+/// Returns whether the error says that Cargo could not reach the index or a download. A conflict of
 /// versions has another text.
 fn is_offline(problem: &str) -> bool {
     ["failed to download", "Unable to update", "failed to query replaced source", "--offline"]

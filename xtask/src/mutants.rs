@@ -42,7 +42,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
     }
 }
 
-/// The servers of the named crates, or of all crates if none is named.
+/// Returns the servers of the named crates, or of all crates if none is named.
 fn needed(arguments: &[String]) -> Vec<&'static str> {
     let named = |name: &str| {
         let short = |argument: &String| argument.trim_start_matches("retryproof-") == name;

@@ -57,8 +57,8 @@ fn judge(files: &[Source], allowed: &str) -> (Vec<String>, usize, usize) {
     (problems, names, places.len())
 }
 
-/// The types that a file defines outside of functions, macros and its tests. Associated types and
-/// types inside of a function are indented, so they are left out.
+/// Returns the types that a file defines outside of functions, macros and its tests. Associated
+/// types and types inside of a function are indented, so they are left out.
 fn defined_in(text: &str) -> impl Iterator<Item = &str> {
     without_tests(text).lines().filter_map(|line| {
         let rest = match line.strip_prefix("pub") {

@@ -108,12 +108,12 @@ fn compare(spec: &str, cited: &Cited, later: &BTreeSet<Rule>) -> (Vec<String>, u
     (problems, covered)
 }
 
-/// `http_409_...` in a test's name is a status code.
+/// Returns whether the id is a status code, as in a test's name `http_409_...`.
 fn is_status(rule: Rule) -> bool {
     GROUPS[rule.0] == "HTTP" && (100..600).contains(&rule.1)
 }
 
-/// The rule that a line of SPEC.md defines: `- **ACQ-1** ...`.
+/// Returns the rule that a line of SPEC.md defines: `- **ACQ-1** ...`.
 fn defined(line: &str) -> Option<Rule> {
     let (id, _) = line.strip_prefix("- **")?.split_once("**")?;
     parse(id, '-')
@@ -128,15 +128,15 @@ fn parse(id: &str, separator: char) -> Option<Rule> {
     Some(Rule(group, number.parse().ok()?))
 }
 
-/// Every id such as `ACQ-2` that is not part of a longer word.
+/// Returns every id such as `ACQ-2` that is not part of a longer word.
 fn mentions(text: &str) -> BTreeSet<Rule> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_'))
         .filter_map(|word| parse(word, '-'))
         .collect()
 }
 
-/// The rules in the function names of a text. The kit lists its cases in macros, so in the kit any
-/// identifier counts.
+/// Returns the rules in the function names of a text. The kit lists its cases in macros, so in the
+/// kit any identifier counts.
 fn named(text: &str, any_identifier: bool) -> BTreeSet<Rule> {
     let mut rules = BTreeSet::new();
     let mut before = "";
@@ -173,8 +173,8 @@ fn is_kit(path: &str) -> bool {
     path.starts_with("crates/retryproof-testkit/src/conformance")
 }
 
-/// The part of a file that contains tests: the whole file, the text after `#[cfg(test)] mod`, or
-/// nothing.
+/// Returns the part of a file that contains tests: the whole file, the text after `#[cfg(test)]
+/// mod`, or nothing.
 fn test_part(file: &Source) -> Option<&str> {
     let path = &file.path;
     if path.starts_with("xtask/") {

@@ -47,12 +47,12 @@ const AGAIN_WITHIN: Duration = Duration::from_secs(15);
 /// A service, which the command line can name.
 pub(crate) struct Service {
     pub(crate) name: &'static str,
-    /// Programs that start it or set it up.
+    /// Programs that start the service or set it up.
     programs: &'static [&'static str],
     /// Debian packages that contain these programs. The `-core` packages of MariaDB contain the
     /// server and its client, and set up nothing.
     packages: &'static [&'static str],
-    /// The service that this one needs, which starts first.
+    /// Another service that this one needs, and that starts first.
     on: Option<&'static str>,
 }
 
@@ -104,17 +104,18 @@ pub(crate) const SERVICES: [Service; 8] = [
     },
 ];
 
-/// The tests use no Prometheus server, only its tool `promtool`, which checks the alerts.
+/// Prometheus, of which the tests use only the tool `promtool`, which checks the alerts, and no
+/// server.
 const PROMETHEUS: Service =
     Service { name: "prometheus", programs: &["promtool"], packages: &["prometheus"], on: None };
 
-/// The path of `promtool`, which is installed first if it is missing.
+/// Returns the path of `promtool`, which is installed first if it is missing.
 pub(crate) fn promtool() -> Result<String, String> {
     let tools = install::tools(&[&PROMETHEUS])?;
     tools.path("promtool").map_err(|error| error.to_string())
 }
 
-/// `cargo xtask services COMMAND [NAME...]`.
+/// Runs `cargo xtask services COMMAND [NAME...]`.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
     let Some((command, names)) = arguments.split_first() else {
         return Verdict::Failed("missing command: use `up`, `down` or `status`".into());
@@ -138,7 +139,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
     }
 }
 
-/// The services in `names`, or all if it is empty, in the order of [`SERVICES`].
+/// Returns the services in `names`, or all if it is empty, in the order of [`SERVICES`].
 fn chosen(names: &[String]) -> Result<Vec<&'static Service>, String> {
     if let Some(unknown) =
         names.iter().find(|name| SERVICES.iter().all(|known| known.name != *name))

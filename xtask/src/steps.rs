@@ -89,7 +89,7 @@ fn plan(root: &Path) -> Vec<Step> {
     steps
 }
 
-/// A step that needs a component of the toolchain, which minimal installations lack.
+/// Creates a step that needs a component of the toolchain, which minimal installations lack.
 fn component(root: &Path, probe: &str, component: &str, line: &str) -> Work {
     if installed(root, probe) {
         return Work::Run(Cargo::new(line));
@@ -104,7 +104,7 @@ fn component(root: &Path, probe: &str, component: &str, line: &str) -> Work {
     ))
 }
 
-/// A step that uses a tool if it is installed, and never compiles the tool.
+/// Creates a step that uses a tool if it is installed, and never compiles the tool.
 fn optional(root: &Path, tool: &str, line: &str) -> Work {
     if installed(root, tool) {
         return Work::Run(Cargo::new(line));
@@ -200,8 +200,8 @@ fn exit(result: std::io::Result<(bool, String)>) -> Verdict {
     }
 }
 
-/// The table, then the closing lines of the test runners, so that they are the last thing on the
-/// screen.
+/// Prints the table, and then the closing lines of the test runners, so that these lines are the
+/// last thing on the screen.
 fn summary(done: &[Done], took: Duration, closing: &[String], tally: Tally) -> bool {
     println!("\n{:<12} {:>8}  result", "step", "took");
     for Done { name, verdict, took, .. } in done {

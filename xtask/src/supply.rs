@@ -79,7 +79,7 @@ fn problems(packages: &[Value]) -> Vec<String> {
     problems
 }
 
-/// Our own crates may depend only on foreign crates of the default registry, and must state the
+/// Checks that our own crates depend only on foreign crates of the default registry, and state the
 /// versions.
 fn requirements(name: &str, package: &Value) -> Vec<String> {
     let dependencies = package["dependencies"].as_array().map_or(&[][..], Vec::as_slice);
@@ -115,8 +115,8 @@ pub(crate) fn advisories(root: &Path) -> Verdict {
     }
 }
 
-/// If the database cannot be fetched, nothing is known about the crates; any other failure is a
-/// finding.
+/// Judges the errors of cargo-deny. If the database could not be fetched, nothing is known about
+/// the crates; any other failure is a finding.
 fn judged(errors: &str) -> Verdict {
     if errors.contains("failed to fetch advisory database") {
         return Verdict::Skipped(

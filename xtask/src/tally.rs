@@ -9,7 +9,7 @@ pub(crate) struct Tally {
     pub(crate) ignored: u64,
 }
 
-/// Whether `line` is the last line of a test runner.
+/// Returns whether `line` is the last line of a test runner.
 pub(crate) fn closes(line: &str) -> bool {
     line.starts_with("test result: ") || (line.starts_with("Summary [") && line.contains(" run: "))
 }
@@ -44,7 +44,7 @@ impl Tally {
     }
 }
 
-/// The number before `word`.
+/// Returns the number before `word`.
 fn count(line: &str, word: &str) -> u64 {
     let words: Vec<&str> = line.split([' ', ',', ';', '.']).filter(|w| !w.is_empty()).collect();
     words

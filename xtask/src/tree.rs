@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// The workspace root: the folder above this crate.
+/// Returns the workspace root, which is the folder above this crate.
 pub(crate) fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
@@ -16,8 +16,8 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
-/// All files below `root` whose name `wanted` accepts, sorted by path. Build output and hidden
-/// folders are left out.
+/// Reads all files below `root` whose name `wanted` accepts, sorted by path. Build output and
+/// hidden folders are left out.
 pub(crate) fn files(root: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Source>> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_path_buf()];
@@ -42,7 +42,7 @@ pub(crate) fn files(root: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<Ve
     Ok(found)
 }
 
-/// All Rust files below the root.
+/// Reads all Rust files below the root.
 pub(crate) fn rust_files(root: &Path) -> io::Result<Vec<Source>> {
     files(root, |name| name.ends_with(".rs"))
 }

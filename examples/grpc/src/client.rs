@@ -100,7 +100,7 @@ fn keyed<T>(key: &str, message: T) -> Result<Request<T>, Status> {
     Ok(request)
 }
 
-/// The pause that the server requests.
+/// Returns the pause that the server requests.
 fn asked_for(metadata: &MetadataMap) -> Option<Duration> {
     let millis = metadata.get("grpc-retry-pushback-ms")?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_millis(millis))
@@ -110,7 +110,7 @@ fn internal(error: impl std::fmt::Display) -> Status {
     Status::internal(error.to_string())
 }
 
-/// Whether an answer is a replay of an earlier answer.
+/// Returns whether an answer is a replay of an earlier answer.
 #[must_use]
 pub fn is_replay<T>(response: &Response<T>) -> bool {
     response.metadata().contains_key("idempotent-replayed")

@@ -15,7 +15,7 @@ use crate::proto::{ChargeRequest, HistoryRequest, Payments, Receipt, Receipts};
 pub struct Ledger(Arc<Mutex<Vec<Receipt>>>);
 
 impl Ledger {
-    /// All receipts.
+    /// Returns all receipts.
     #[must_use]
     pub fn receipts(&self) -> Vec<Receipt> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()

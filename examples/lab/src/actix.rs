@@ -217,7 +217,7 @@ pub(crate) fn server(
     Ok((server.run(), filter))
 }
 
-/// The outermost layer, which turns a handler's panic into a 500.
+/// Turns a handler's panic into a 500. This is the outermost layer.
 async fn caught<T>(answering: impl Future<Output = actix_web::Result<T>>) -> actix_web::Result<T> {
     let mut answering = pin!(answering);
     let answered = std::future::poll_fn(|cx| {

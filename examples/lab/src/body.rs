@@ -37,7 +37,7 @@ impl Scripted {
         self
     }
 
-    /// A body that sends half of the data, then an error.
+    /// Creates a body that sends half of the data, then an error.
     pub(crate) fn broken(data: &Bytes) -> Self {
         let mut body = Self::pieces(data);
         body.frames.truncate(2);

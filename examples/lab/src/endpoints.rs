@@ -60,8 +60,8 @@ async fn plain(_user: User, headers: HeaderMap, body: Bytes) -> Response {
     run(&headers, &body).await
 }
 
-/// A tenant's name. Names that are not text are encoded after a character that cannot occur in a
-/// header's text, so that they stay distinct.
+/// Returns a tenant's name. Names that are not text are encoded after a character that cannot occur
+/// in a header's text, so that they stay distinct.
 pub(crate) fn named(name: &HeaderValue) -> String {
     match std::str::from_utf8(name.as_bytes()) {
         Ok(text) => text.to_owned(),

@@ -82,7 +82,7 @@ async fn scripted(headers: &HeaderMap, request: &Bytes) -> Result<Response, Stri
     })
 }
 
-/// The default body, which differs in every run.
+/// Returns the default body, which differs in every run.
 fn account(run: u64, tag: Option<&str>, request: &Bytes) -> String {
     let hash: String = Sha256::digest(request).iter().map(|byte| format!("{byte:02x}")).collect();
     serde_json::json!({ "run": run, "tag": tag, "body_sha256": hash }).to_string()

@@ -23,12 +23,12 @@ pub(crate) const EVENT_ID: &str = "Event-Id";
 /// The consumer's name.
 pub(crate) const CONSUMER: &str = "invoices";
 
-/// The subject of paid orders.
+/// Returns the subject of paid orders.
 pub(crate) fn subject(name: &str) -> String {
     format!("{name}.paid")
 }
 
-/// The stream and the subject of the dead letters.
+/// Returns the stream and the subject of the dead letters.
 pub(crate) fn dead(name: &str) -> (String, String) {
     (format!("{name}-dead"), format!("dead.{name}"))
 }

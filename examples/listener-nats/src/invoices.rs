@@ -44,7 +44,7 @@ pub(crate) fn book(connection: &Connection, paid: &OrderPaid) -> rusqlite::Resul
     Ok(connection.last_insert_rowid())
 }
 
-/// How often each order was booked.
+/// Returns how often each order was booked.
 pub(crate) fn booked(connection: &Connection) -> rusqlite::Result<Vec<(String, usize)>> {
     let mut statement = connection.prepare("SELECT paid, COUNT(*) FROM invoices GROUP BY paid")?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))?;

@@ -93,7 +93,7 @@ fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> 
     value.parse().map_err(|_| format!("{value:?} is not a valid value for {option}"))
 }
 
-/// The default address of the server.
+/// Returns the default address of the server.
 fn server() -> String {
     let set = std::env::var("NATS_URL").ok().filter(|url| !url.is_empty());
     let started = || service(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."), "RETRYPROOF_TEST_NATS");

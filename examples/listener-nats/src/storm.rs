@@ -200,7 +200,7 @@ async fn publish_all(
     Ok(())
 }
 
-/// The id of an order of the storm.
+/// Returns the id of an order of the storm.
 pub(crate) fn order(n: usize) -> String {
     format!("order-{n}")
 }

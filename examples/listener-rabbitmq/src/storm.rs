@@ -45,7 +45,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// The number of messages without a key: one for each hundred orders.
+    /// Returns the number of messages without a key: one for each hundred orders.
     fn poison(&self) -> usize {
         self.orders.div_ceil(100)
     }

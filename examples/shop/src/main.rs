@@ -2,8 +2,8 @@
 //! A shop whose `POST /orders` runs once per `Idempotency-Key`. The shop pays each order once,
 //! through another service.
 //!
-//! Run it next to `cargo run -p payments`. Stop either program in the middle of an order, start it
-//! again, and repeat the order: the order is paid once.
+//! Run the shop next to `cargo run -p payments`. Stop either program in the middle of an order,
+//! start it again, and repeat the order: the order is paid once.
 
 mod payments;
 

@@ -60,7 +60,7 @@ impl Payments {
         Ok(Self { url: format!("{}/payments", url.trim_end_matches('/')), client })
     }
 
-    /// Charges once per key, even if it is called several times.
+    /// Charges once per key, even if this method is called several times.
     pub(crate) async fn charge(&self, key: &str, order: &Order) -> Result<Receipt, Unpaid> {
         let request = self.client.post(&self.url).idempotency_key(key).json(order);
         let answer = request.send().await.map_err(|error| {

@@ -19,7 +19,7 @@ pub struct Delivered {
 }
 
 impl Delivered {
-    /// Whether the receiver has accepted the event.
+    /// Returns whether the receiver has accepted the event.
     #[must_use]
     pub fn taken(&self) -> bool {
         self.answers.last().is_some_and(|answer| answer.is_some_and(|status| status.is_success()))

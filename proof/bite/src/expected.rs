@@ -29,7 +29,7 @@ impl Expected {
         }
     }
 
-    /// The cases of the kit that should catch the defect, cheap ones first.
+    /// Returns the cases of the kit that should catch the defect, cheap ones first.
     pub(crate) const fn cases(defect: Defect) -> &'static [&'static str] {
         match defect {
             Defect::NoWakeUp => &["acq_4_a_change_wakes_a_waiter_before_its_next_read"],

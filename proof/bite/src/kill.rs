@@ -57,7 +57,7 @@ fn chaos() -> PathBuf {
     own.with_file_name("chaos")
 }
 
-/// The rules whose rows in the report count violations.
+/// Returns the rules whose rows in the report count violations.
 fn broken(report: &str) -> Vec<&str> {
     let rows = report.lines().filter(|line| line.trim_end().ends_with("VIOLATIONS"));
     rows.filter_map(|line| line.split_whitespace().next()).collect()

@@ -15,7 +15,7 @@ use retryproof_testkit::Subject;
 /// for all runs.
 const TABLE: &str = "retryproof_bite";
 
-/// The folder of this run's SQLite file.
+/// Returns the folder of this run's SQLite file.
 fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("retryproof-bite-{}", std::process::id()))
 }

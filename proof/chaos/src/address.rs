@@ -5,7 +5,7 @@ use std::net::ToSocketAddrs;
 
 use crate::proxy::Target;
 
-/// The resolved address in a URL.
+/// Returns the resolved address in a URL.
 pub(crate) fn authority(url: &str) -> Option<Target> {
     let (scheme, rest) = url.split_once("://")?;
     let host = rest.split(['/', '?']).next()?.rsplit('@').next()?;
@@ -20,7 +20,7 @@ pub(crate) fn authority(url: &str) -> Option<Target> {
     Some(Target { address, names_ports: false })
 }
 
-/// The URL with the proxy's addresses instead of the servers'.
+/// Returns the URL with the proxy's addresses instead of the servers'.
 pub(crate) fn through(url: &str, targets: &[Target], ports: &[u16]) -> String {
     if let ([_], [port]) = (targets, ports) {
         return through_one(url, *port);

@@ -242,7 +242,7 @@ fn failed(what: Said, error: &Error) -> Told {
     Told { note: Some(error.to_string()), ..said(what) }
 }
 
-/// The hook that the engine calls if a completion is refused.
+/// Returns the hook that the engine calls if a completion is refused.
 fn hook(
     log: Arc<Log>,
     call: u64,

@@ -46,7 +46,7 @@ impl Clocks {
         Ok(Self { folder: folder.to_path_buf(), library })
     }
 
-    /// A clock that shows the right time until it is moved.
+    /// Creates a clock that shows the right time until it is moved.
     pub(crate) fn clock(&self, name: &str) -> io::Result<WallClock> {
         let offset = self.folder.join(format!("clock-{name}"));
         let file = File::options().write(true).create(true).truncate(true).open(&offset)?;

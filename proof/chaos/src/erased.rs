@@ -48,7 +48,7 @@ pub(crate) fn run(plan: &Plan) -> Result<bool, Box<dyn Error>> {
     done
 }
 
-/// An answer that can be recognised anywhere and contains its number.
+/// Returns an answer that can be recognised anywhere and contains its number.
 fn canary(random: &mut Random, number: u64) -> Vec<u8> {
     // Some answers are so short that a store keeps them next to the key, and some so long that it
     // keeps them in separate pages.
@@ -116,7 +116,7 @@ async fn erase_one(store: &SharedStore, id: &Identity) -> Result<(), Box<dyn Err
     }
 }
 
-/// How many of the answers a dump contains; `None` for a store that cannot be dumped.
+/// Returns how many of the answers a dump contains, or `None` for a store that cannot be dumped.
 async fn found(
     url: &str,
     data: &Path,

@@ -155,7 +155,7 @@ impl IdempotencyStore for Newer {
     }
 }
 
-/// The scope and the key in the form of the tables.
+/// Returns the scope and the key in the form of the tables.
 fn bytes(id: &Identity) -> (&[u8], &[u8]) {
     (id.scope().as_str().as_bytes(), id.key().expose().as_bytes())
 }

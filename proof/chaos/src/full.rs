@@ -70,7 +70,7 @@ pub(crate) fn run(plan: &Plan) -> Result<bool, Box<dyn Error>> {
     }
 }
 
-/// The run itself, in the namespace in which the program can mount its file system.
+/// Makes the run, in the namespace in which the program can mount its file system.
 pub(crate) fn inside(plan: &Plan) -> Result<bool, Box<dyn Error>> {
     let folder = plan.out.clone().ok_or("full-inside needs --out")?;
     let size = match plan.store.as_str() {

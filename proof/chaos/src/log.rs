@@ -10,7 +10,7 @@ use retryproof::Identity;
 
 use crate::mono;
 
-/// The name of the file for the events of one life of one process.
+/// Returns the name of the file for the events of one life of one process.
 pub(crate) fn name(proc: u32, incarnation: u32) -> String {
     format!("events-{proc:03}-{incarnation:05}.jsonl")
 }

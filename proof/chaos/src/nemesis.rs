@@ -223,7 +223,7 @@ impl<'a> Nemesis<'a> {
         self.log.write(&Event { note: Some(name.into()), since_ns, until_ns, ..place });
     }
 
-    /// The proxies of that worker's connections, or of all.
+    /// Returns the proxies of that worker's connections, or of all.
     fn proxies(&self, victim: Option<u32>) -> impl Iterator<Item = &'a Proxy> + use<'a> {
         let own =
             (1..).zip(self.proxies).filter(move |(proc, _)| victim.is_none_or(|v| v == *proc));

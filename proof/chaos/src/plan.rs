@@ -237,12 +237,12 @@ impl Plan {
         Some(())
     }
 
-    /// Whether SQLite's commits survive a power loss.
+    /// Returns whether SQLite's commits survive a power loss.
     pub(crate) fn is_durable(&self) -> bool {
         self.synchronous == "full"
     }
 
-    /// The options for a process of this run.
+    /// Returns the options for a process of this run.
     pub(crate) fn options(&self, url: &str, out: &std::path::Path) -> Vec<String> {
         let mut options = vec![
             "--store".into(),

@@ -10,12 +10,12 @@ use retryproof::{Identity, Result, SharedStore};
 /// operators themselves cause it ([`unfenced`]), on an unchanged store.
 pub(crate) const UNFENCED_OPERATOR: &str = "unfenced-operator";
 
-/// Whether a defect with this name can be planted.
+/// Returns whether a defect with this name can be planted.
 pub(crate) fn is_known(name: &str) -> bool {
     name == UNFENCED_OPERATOR || Defect::named(name).is_some()
 }
 
-/// The names of all defects that can be planted.
+/// Returns the names of all defects that can be planted.
 pub(crate) fn names() -> String {
     let names = Defect::ALL.iter().map(|defect| defect.name());
     names.chain([UNFENCED_OPERATOR]).collect::<Vec<_>>().join(", ")

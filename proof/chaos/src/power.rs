@@ -48,7 +48,7 @@ const SHOWN: u64 = 5;
 /// How many keys of earlier processes each check reads.
 const EARLIER: usize = 60;
 
-/// The result of a key's work: the same in every process.
+/// Returns the result of a key's work, which is the same in every process.
 fn value_of(key: &str) -> String {
     let mut random = Random::of(key.bytes().fold(7, |sum, byte| sum * 31 + u64::from(byte)), 0);
     let words = random.spread(1..400);
@@ -186,7 +186,7 @@ impl Losses<'_> {
         Ok(())
     }
 
-    /// Some of the answers that earlier processes got.
+    /// Draws some of the answers that earlier processes got.
     fn some_earlier(&mut self) -> Vec<(String, Told)> {
         let step = self.earlier.len().div_ceil(EARLIER).max(1);
         let from = usize::try_from(self.random.within(0..step as u64)).unwrap_or(0);

@@ -114,13 +114,13 @@ impl Proxy {
         self.weather.send_modify(|weather| weather.mood = mood);
     }
 
-    /// When the last mood first harmed a connection, if it did.
+    /// Returns when the last mood first harmed a connection, if it did.
     pub(crate) fn harmed_since(&self) -> Option<u64> {
         self.harm.since()
     }
 
-    /// The intervals in which nothing could reach the server, and which have ended since the last
-    /// call of this method.
+    /// Returns the intervals in which nothing could reach the server, and which have ended since
+    /// the last call of this method.
     pub(crate) fn away(&self) -> Vec<(u64, u64)> {
         self.harm.away()
     }
@@ -131,13 +131,13 @@ impl Proxy {
         self.weather.send_modify(|weather| weather.severed += 1);
     }
 
-    /// Whether connections that the last mood has spoilt are still open. Such a connection may
-    /// accept a request and lose its answer.
+    /// Returns whether connections that the last mood has spoilt are still open. Such a connection
+    /// may accept a request and lose its answer.
     pub(crate) fn is_closing(&self) -> bool {
         self.harm.spoilt() > 0
     }
 
-    /// What became of half-open connections.
+    /// Returns what became of half-open connections.
     pub(crate) fn stranded(&self) -> Stranded {
         self.harm.stranded()
     }

@@ -8,7 +8,7 @@ use std::ops::Range;
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// One of the streams of a seed.
+    /// Creates one of the streams of a seed.
     pub(crate) fn of(seed: u64, stream: u64) -> Self {
         let mut random = Self(seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95));
         random.next();
@@ -23,14 +23,14 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number in the range; its start if the range is empty.
+    /// Draws a number in the range. If the range is empty, returns its start.
     pub(crate) fn within(&mut self, range: Range<u64>) -> u64 {
         let width = range.end.saturating_sub(range.start).max(1);
         range.start + self.next() % width
     }
 
-    /// A number in the range. Every magnitude (power of two) is about equally likely, so small
-    /// numbers are as frequent as large ones.
+    /// Draws a number in the range. Every magnitude (power of two) is about equally likely, so
+    /// small numbers are as frequent as large ones.
     pub(crate) fn spread(&mut self, range: Range<u64>) -> u64 {
         let (low, high) = (range.start.max(1).ilog2(), range.end.max(2).ilog2());
         let bits = self.within(u64::from(low)..u64::from(high) + 1);

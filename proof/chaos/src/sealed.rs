@@ -148,7 +148,7 @@ async fn seal(plan: &Plan, url: &str, data: &Path, apart: &Path) -> Result<bool,
     Ok(found == [0, 0] && able && keys >= SUBJECTS && erased && lost == 0)
 }
 
-/// The parts that begin with `begin`, in a dump and in the files.
+/// Returns the parts that begin with `begin`, in a dump and in the files.
 async fn search(url: &str, data: &Path, begin: &str) -> Result<[HashSet<Vec<u8>>; 2], Failure> {
     let dumped = dump::of(url, data).await?.ok_or("a store without a dump")?;
     Ok([dumped.marks(begin.as_bytes(), MARK), marks_of(data, begin)?])
@@ -296,7 +296,7 @@ fn expect(said: Said, expected: Said, what: &str) -> Result<(), Failure> {
     Err(format!("{what} was answered {said:?}").into())
 }
 
-/// The parts that begin with `begin` in the files below a folder.
+/// Returns the parts that begin with `begin` in the files below a folder.
 fn marks_of(folder: &Path, begin: &str) -> Result<HashSet<Vec<u8>>, Failure> {
     let mut marks = HashSet::new();
     for entry in fs::read_dir(folder)? {

@@ -27,7 +27,7 @@ const PROMOTED_MS: u64 = 15_000;
 struct Deposed {
     port: u16,
     since: u64,
-    /// Whether its process has ended.
+    /// Whether the primary's process has ended.
     ended: bool,
 }
 
@@ -102,7 +102,7 @@ impl Server {
         self.processes.first_mut().map_or(Ok(()), |process| process.end(end))
     }
 
-    /// Whether its process has ended.
+    /// Returns whether the server's process has ended.
     pub(crate) fn has_ended(&mut self) -> io::Result<bool> {
         self.processes.first_mut().map_or(Ok(true), Process::has_ended)
     }
@@ -117,7 +117,7 @@ impl Server {
         self.processes.first_mut().map_or(Ok(()), Process::begin)
     }
 
-    /// Whether it serves.
+    /// Returns whether the server is ready.
     pub(crate) fn is_ready(&mut self) -> io::Result<bool> {
         self.processes.first_mut().map_or(Ok(true), Process::is_ready)
     }
@@ -191,7 +191,7 @@ impl Drop for Server {
     }
 }
 
-/// A port on which no process listens.
+/// Finds a port on which no process listens.
 fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

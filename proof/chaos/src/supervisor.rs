@@ -51,8 +51,8 @@ pub(crate) fn run(mut plan: Plan) -> Result<bool, Box<dyn Error>> {
     Ok(green)
 }
 
-/// The folder of the store's own files. Servers that run as other users have to be able to reach
-/// it.
+/// Returns the folder of the store's own files. Servers that run as other users must be able to
+/// reach this folder.
 pub(crate) fn data_folder() -> std::io::Result<PathBuf> {
     let data = std::env::temp_dir().join(format!("retryproof-chaos-data-{}", std::process::id()));
     fs::create_dir_all(&data)?;
@@ -60,7 +60,7 @@ pub(crate) fn data_folder() -> std::io::Result<PathBuf> {
     data.canonicalize()
 }
 
-/// The faults that a run can make with this store.
+/// Returns the faults that a run can make with this store.
 fn possible(store: &str) -> &'static [&'static str] {
     match store {
         // A kill would delete its records.
@@ -77,7 +77,7 @@ fn possible(store: &str) -> &'static [&'static str] {
     }
 }
 
-/// The faults that the run makes.
+/// Returns the faults that the run makes.
 fn faults(plan: &Plan) -> Result<Vec<String>, String> {
     let can = possible(&plan.store);
     let faults = plan
@@ -301,7 +301,8 @@ fn refused(url: &str) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The longest pause, with its jitter, between two reads of a waiter that is not notified (ACQ-4).
+/// Returns the longest pause, with its jitter, between two reads of a waiter that is not notified
+/// (ACQ-4).
 fn poll_ms(store: &str) -> u64 {
     match store.split(':').next().unwrap_or_default() {
         // No waiter has to poll, because every change happens in its own process.
@@ -345,7 +346,7 @@ fn write_manifest(
     fs::write(out.join("run.json"), serde_json::to_vec_pretty(&manifest)?)
 }
 
-/// The source's revision, if git can report it.
+/// Returns the source's revision, if git can report it.
 fn revision() -> String {
     let asked =
         std::process::Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();

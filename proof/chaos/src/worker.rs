@@ -65,8 +65,8 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-/// How many threads run a process's calls. Half of the workers have several threads. This is not
-/// the same half as those that are newer programs.
+/// Returns how many threads run a process's calls. Half of the workers have several threads. This
+/// is not the same half as those that are newer programs.
 fn threads(plan: &Plan, in_memory: bool) -> usize {
     match plan.role {
         // With one thread, no two calls of the only process would be in flight at once.
@@ -76,7 +76,7 @@ fn threads(plan: &Plan, in_memory: bool) -> usize {
     }
 }
 
-/// The number of the newest identity, and how long its holder may take to end.
+/// Returns the number of the newest identity, and how long its holder may take to end.
 fn unsettled(plan: &Plan) -> (u64, Duration) {
     let wait = Duration::from_millis(plan.lease_ms.1 * 2 + 2_000);
     (World { began: plan.began }.newest(), wait)

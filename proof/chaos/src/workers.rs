@@ -66,7 +66,7 @@ impl Workers {
         self.slots.len() as u64
     }
 
-    /// Whether each worker has a wall clock of its own.
+    /// Returns whether each worker has a wall clock of its own.
     pub(crate) fn has_own_clocks(&self) -> bool {
         matches!(self.clocks, WorkerClocks::Own(_))
     }
@@ -125,7 +125,7 @@ impl Workers {
         self.slot(proc).is_ok_and(|slot| slot.stopped)
     }
 
-    /// The file in which the worker records its calls.
+    /// Returns the file in which the worker records its calls.
     pub(crate) fn journal(&mut self, proc: u32) -> io::Result<PathBuf> {
         let incarnation = self.slot(proc)?.incarnation;
         Ok(self.out.join(log::name(proc, incarnation)))

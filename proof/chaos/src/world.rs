@@ -24,7 +24,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// The number of the newest identity.
+    /// Returns the number of the newest identity.
     pub(crate) fn newest(self) -> u64 {
         mono::now().saturating_sub(self.began) / MS * HOT / HOT_MS + HOT
     }
@@ -40,9 +40,9 @@ impl World {
     }
 }
 
-/// The scope and the key of a number. The identities of neighbouring numbers are easy to confuse:
-/// they differ only in the place of a separator, in the case or composition of a letter, in a
-/// trailing blank, or in the last of 255 bytes.
+/// Returns the scope and the key of a number. The identities of neighbouring numbers are easy to
+/// confuse: they differ only in the place of a separator, in the case or composition of a letter,
+/// in a trailing blank, or in the last of 255 bytes.
 pub(crate) fn name(number: u64) -> (String, String) {
     let round = number / 12;
     let (scope, key) = match number % 12 {
@@ -62,13 +62,13 @@ pub(crate) fn name(number: u64) -> (String, String) {
     (scope.into(), key)
 }
 
-/// The identity with this number.
+/// Returns the identity with this number.
 pub(crate) fn identity(number: u64) -> retryproof::Result<Identity> {
     let (scope, key) = name(number);
     Identity::of(Scope::new(scope)?, key)
 }
 
-/// A value that names its identity and its token, so that a value of another identity is
+/// Returns a value that names its identity and its token, so that a value of another identity is
 /// recognised.
 pub(crate) fn value(identity: &Identity, token: u64, by: &str, padding: u64) -> Vec<u8> {
     let padding = ".".repeat(usize::try_from(padding).unwrap_or(0));
@@ -76,7 +76,7 @@ pub(crate) fn value(identity: &Identity, token: u64, by: &str, padding: u64) -> 
     serde_json::to_vec(&whole).unwrap_or_default()
 }
 
-/// The identity and the token that a value names.
+/// Returns the identity and the token that a value names.
 pub(crate) fn bears(value: &[u8]) -> Option<(String, String, u64)> {
     let (scope, key, token, _, _) =
         serde_json::from_slice::<(String, String, u64, String, String)>(value).ok()?;

@@ -21,7 +21,7 @@ macro_rules! defects {
                 }
             }
 
-            /// What is wrong.
+            /// Returns what is wrong.
             #[must_use]
             pub const fn what(self) -> &'static str {
                 match self {

@@ -58,7 +58,7 @@ impl Defective {
         self.defect == Some(defect)
     }
 
-    /// The request as it is sent to the wrapped store.
+    /// Returns the request as it is sent to the wrapped store.
     fn asked(&self, req: &AcquireRequest) -> AcquireRequest {
         let mut req = req.clone();
         match self.defect {
@@ -121,7 +121,8 @@ impl Defective {
         self.inner.acquire(id, req).await
     }
 
-    /// The recorded owner, in whose name a refused call is repeated if owners are not checked.
+    /// Returns the recorded owner, in whose name a refused call is repeated if owners are not
+    /// checked.
     async fn recorded(&self, id: &Identity, refused: FencedWrite) -> Result<Option<OwnerId>> {
         if !self.has(Defect::NoOwnerCheck) || refused != FencedWrite::NotOwner {
             return Ok(None);
@@ -159,7 +160,7 @@ fn hex(owner: OwnerId) -> String {
     owner.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The owner that holds the lease, from its note.
+/// Returns the owner that holds the lease, from its note.
 fn owner(lease: &LiveLease) -> Option<OwnerId> {
     let owner = u128::from_str_radix(lease.holder.as_ref()?.label()?, 16).ok()?;
     Some(OwnerId::from_bytes(owner.to_be_bytes()))

@@ -6,7 +6,7 @@ pub(crate) fn read(text: &str) -> Vec<Vec<u8>> {
     text.lines().filter(|line| !line.starts_with('#')).map(unescape).collect()
 }
 
-/// The bytes that a line stands for.
+/// Returns the bytes that a line stands for.
 pub(crate) fn unescape(line: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(line.len());
     let mut rest = line.as_bytes();
@@ -29,7 +29,7 @@ pub(crate) fn unescape(line: &str) -> Vec<u8> {
     bytes
 }
 
-/// The line of a corpus that stands for the bytes.
+/// Returns the line of a corpus that stands for the bytes.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     bytes
         .iter()

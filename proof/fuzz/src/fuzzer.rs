@@ -100,7 +100,7 @@ impl Fuzzer {
         Ok(())
     }
 
-    /// The inputs that a run has kept, including those of the corpus.
+    /// Returns the number of inputs that a run has kept, including those of the corpus.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.pool.len()

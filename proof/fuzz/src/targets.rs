@@ -55,19 +55,19 @@ pub const TARGETS: &[Target] = targets! {
     "retry-after", problem::retry_after, 10;
 };
 
-/// The kind of a result; equal parts give an equal kind.
+/// Returns the kind of a result; equal parts give an equal kind.
 fn kind(parts: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     parts.hash(&mut hasher);
     hasher.finish()
 }
 
-/// The order of magnitude of an amount.
+/// Returns the order of magnitude of an amount.
 fn about(count: usize) -> u32 {
     usize::BITS - count.leading_zeros()
 }
 
-/// The input as text; bytes that are not UTF-8 are replaced.
+/// Returns the input as text; bytes that are not UTF-8 are replaced.
 fn text(input: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(input)
 }

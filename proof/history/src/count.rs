@@ -181,7 +181,7 @@ impl Counts {
         counts
     }
 
-    /// The counts that have a minimum, each with its minimum.
+    /// Returns the counts that have a minimum, each with its minimum.
     #[must_use]
     pub fn list(&self) -> Vec<Count> {
         let have = |name: &str| match name {
@@ -223,7 +223,8 @@ impl Counts {
     }
 }
 
-/// Whether a holder or a taker wrote to the record between the operator's look and the answer.
+/// Returns whether a holder or a taker wrote to the record between the operator's look and the
+/// answer.
 fn is_raced(story: &Story, op: &Op) -> bool {
     let since = op.since.unwrap_or(op.invoke);
     story.ops.iter().any(|other| {
@@ -236,9 +237,9 @@ fn is_raced(story: &Story, op: &Op) -> bool {
     })
 }
 
-/// The minimum counts, in proportion to the run's length and to its share of a machine. A fault
-/// that was not requested has no minimum, and one that was requested must have happened at least
-/// once.
+/// Returns the minimum counts, in proportion to the run's length and to its share of a machine. A
+/// fault that was not requested has no minimum, and one that was requested must have happened at
+/// least once.
 fn minima(run: &Run) -> Vec<(&'static str, u64)> {
     let manifest = &run.manifest;
     let asked = |fault: &str| manifest.faults.iter().any(|asked| asked == fault);
@@ -362,7 +363,7 @@ fn struck_while_down(faults: &[Fault]) -> u64 {
     strikes.filter(meets).count() as u64
 }
 
-/// The intervals in which something was really wrong. Overlapping intervals are joined.
+/// Returns the intervals in which something was really wrong. Overlapping intervals are joined.
 fn windows(faults: &[Fault]) -> Vec<(u64, u64)> {
     let mut windows: Vec<(u64, u64)> = faults.iter().filter_map(|fault| fault.real).collect();
     windows.sort_unstable();

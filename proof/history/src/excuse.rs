@@ -53,8 +53,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// The largest shares of stories and of operations of this store that the excuse may cover, in
-    /// percent.
+    /// Returns the largest shares of stories and of operations of this store that the excuse may
+    /// cover, in percent.
     #[must_use]
     pub fn most(&self, store: &str) -> (u64, u64) {
         let fits = |name: &str| name == "*" || name == store;
@@ -341,7 +341,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// The shares of a run that was judged.
+    /// Returns the shares of a run that was judged.
     pub(crate) fn all(run: &Run) -> Vec<Self> {
         let operations = run.stories.iter().map(|story| operations(story).count() as u64).sum();
         let of = (run.stories.len() as u64, operations);
@@ -354,7 +354,7 @@ impl Share {
         EXCUSES.iter().map(share).collect()
     }
 
-    /// Whether the excuse covered a larger share than its bounds allow.
+    /// Returns whether the excuse covered a larger share than its bounds allow.
     #[must_use]
     pub fn is_too_large(&self) -> bool {
         let exceeds = |covered: u64, of: u64, most: u64| covered * 100 > of * most;
@@ -363,7 +363,7 @@ impl Share {
     }
 }
 
-/// The operations that are counted. Waits are not counted, because a wait has no effect.
+/// Returns the operations that are counted. Waits are not counted, because a wait has no effect.
 fn operations(story: &Story) -> impl Iterator<Item = &Op> {
     story.ops.iter().filter(|op| op.fun != Fun::Wait)
 }

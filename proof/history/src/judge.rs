@@ -49,19 +49,19 @@ const RELAXED: [&str; 11] =
 const BY_TOKEN: [&str; 9] = ["S1", "S2", "S3", "S5", "S9", "S13", "S17", "L3", "OPS-3"];
 
 impl Judgement {
-    /// The counts that are too low for a valid run.
+    /// Returns the counts that are too low for a valid run.
     #[must_use]
     pub fn missing(&self) -> Vec<Count> {
         self.counts.list().into_iter().filter(|count| count.have < count.least).collect()
     }
 
-    /// The excuses that covered so much that the run says too little.
+    /// Returns the excuses that covered so much that the run says too little.
     #[must_use]
     pub fn too_much(&self) -> Vec<Share> {
         self.shares.iter().copied().filter(Share::is_too_large).collect()
     }
 
-    /// Whether nothing is wrong, enough has happened, and little enough of it was excused.
+    /// Returns whether nothing is wrong, enough has happened, and little enough of it was excused.
     #[must_use]
     pub fn is_green(&self) -> bool {
         self.violations.is_empty() && self.missing().is_empty() && self.too_much().is_empty()

@@ -14,7 +14,7 @@ use crate::story::{Line, Run};
 pub struct Lines(pub(crate) Vec<PathBuf>);
 
 impl Lines {
-    /// The text of a line, to show it.
+    /// Returns the text of a line, to show it.
     #[must_use]
     pub fn text(&self, line: Line) -> Option<String> {
         let file = fs::File::open(self.0.get(line.file as usize)?).ok()?;

@@ -144,7 +144,7 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
     writeln!(text, "\n{verdict}")
 }
 
-/// The table of excuses.
+/// Writes the table of excuses.
 fn excuses(text: &mut String, judgement: &Judgement) -> std::fmt::Result {
     writeln!(text, "\nexcuses, with the stories and operations that they covered:")?;
     for share in &judgement.shares {

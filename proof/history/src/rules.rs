@@ -51,7 +51,7 @@ pub const RULES: [(&str, &str, Rule); 26] = [
 /// The meaning of S18.
 pub const S18: (&str, &str) = ("S18", "ambiguity stays binary: a valid order exists");
 
-/// The position of a rule in the report.
+/// Returns the position of a rule in the report.
 #[must_use]
 pub fn place(rule: &str) -> usize {
     let number =

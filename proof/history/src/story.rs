@@ -228,7 +228,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run without events.
+    /// Creates a run without events.
     #[must_use]
     pub fn new(manifest: Manifest) -> Self {
         Self {
@@ -327,20 +327,21 @@ impl Run {
         }
     }
 
-    /// How long the process did not run between the two instants, as far as the history shows.
+    /// Returns how long the process did not run between the two instants, as far as the history
+    /// shows.
     #[must_use]
     pub fn lag(&self, actor: Actor, from: u64, to: u64) -> u64 {
         let lags = self.lags.get(&actor).map(Vec::as_slice).unwrap_or_default();
         lags.iter().map(|(since, until)| (*until).min(to).saturating_sub((*since).max(from))).sum()
     }
 
-    /// When the process ended by itself, if it did.
+    /// Returns when the process ended by itself, if it did.
     #[must_use]
     pub fn ended(&self, actor: Actor) -> Option<u64> {
         self.ended.get(&actor).copied()
     }
 
-    /// Whether a fault was active at some instant of the interval.
+    /// Returns whether a fault was active at some instant of the interval.
     #[must_use]
     pub fn faulty(&self, from: u64, to: u64, is: impl Fn(&Fault) -> bool) -> bool {
         self.faults
@@ -348,19 +349,19 @@ impl Run {
             .any(|fault| is(fault) && fault.from <= to && fault.to.is_none_or(|end| end >= from))
     }
 
-    /// The time that a shared machine may add to a bound.
+    /// Returns the time that a shared machine may add to a bound.
     #[must_use]
     pub fn slack(&self) -> u64 {
         self.manifest.slack_ms * crate::when::MS
     }
 
-    /// The longest pause between two reads of a waiter.
+    /// Returns the longest pause between two reads of a waiter.
     #[must_use]
     pub fn poll(&self) -> u64 {
         self.manifest.poll_ms * crate::when::MS
     }
 
-    /// The longest time that half of the notified waiters may wait.
+    /// Returns the longest time that half of the notified waiters may wait.
     #[must_use]
     pub fn wake(&self) -> u64 {
         self.manifest.wake_ms * crate::when::MS

@@ -8,8 +8,8 @@ pub const MS: u64 = 1_000_000;
 /// nanoseconds.
 pub const LONGEST_POLL_NS: u64 = 50 * MS;
 
-/// How much a duration on the store's clock may differ from one on the machine's monotonic clock:
-/// stores round to milliseconds, and a wall clock is slewed by up to half a thousandth.
+/// Returns how much a duration on the store's clock may differ from one on the machine's monotonic
+/// clock: stores round to milliseconds, and a wall clock is slewed by up to half a thousandth.
 #[must_use]
 pub fn slop(duration_ns: u64) -> u64 {
     2 * MS + duration_ns / 1_000

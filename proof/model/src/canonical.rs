@@ -16,7 +16,7 @@ use crate::state::{CLIENTS, IDENTITIES, Message, Phase, Protocol, Stage, State};
 const MENTIONS: usize = CLIENTS + 3 * IDENTITIES + 1;
 
 impl State {
-    /// Every owner that is mentioned in the state.
+    /// Returns every owner that is mentioned in the state.
     pub(crate) fn owners(&self) -> impl Iterator<Item = Owner> {
         let mut state = *self;
         let mut owners = [Owner(0); MENTIONS];
@@ -118,7 +118,7 @@ impl State {
 }
 
 impl Protocol {
-    /// The state that represents all states that differ from `state` only in names.
+    /// Returns the state that represents all states that differ from `state` only in names.
     #[must_use]
     pub fn canonical(&self, state: &State) -> State {
         let mut s = *state;

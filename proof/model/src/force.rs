@@ -104,7 +104,7 @@ mod tests {
     const HOLDER: Owner = Owner(1);
     const OPERATOR: Owner = Owner(9);
 
-    /// A lease from 0 to 3 under token 1.
+    /// Returns a lease from 0 to 3 under token 1.
     fn held() -> Slot {
         let ask = Op::Acquire { owner: HOLDER, lease: 3, ttl: 9, print: None };
         Slot::default().step(0, ask).0

@@ -19,7 +19,7 @@ macro_rules! named {
         pub const $all: [$kind; $count] = [$($kind::$item,)*];
 
         impl $kind {
-            /// The property in words, with the ids of its rules.
+            /// Returns the property in words, with the ids of its rules.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $($kind::$item => $name,)* }
@@ -37,19 +37,19 @@ macro_rules! named {
         pub struct $set(pub u32);
 
         impl $set {
-            /// Whether the set is empty.
+            /// Returns whether the set is empty.
             #[must_use]
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
             }
 
-            /// Whether the set contains `one`.
+            /// Returns whether the set contains `one`.
             #[must_use]
             pub const fn has(self, one: $kind) -> bool {
                 self.0 & (1 << one as u32) != 0
             }
 
-            /// The members of the set, in the order of the list.
+            /// Returns the members of the set, in the order of the list.
             pub fn iter(self) -> impl Iterator<Item = $kind> {
                 $all.into_iter().filter(move |&one| self.has(one))
             }

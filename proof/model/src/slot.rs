@@ -178,17 +178,17 @@ impl Slot {
         self.step_with(now, op, None)
     }
 
-    /// All that a correct store may do with `op` at `now`: [`step`](Self::step), and the same after
-    /// a purge if a purge is due, because a store may drop expired records at any time. A property
-    /// test continues with the one whose answer matches the store's.
+    /// Returns all that a correct store may do with `op` at `now`: [`step`](Self::step), and the
+    /// same after a purge if a purge is due, because a store may drop expired records at any time.
+    /// A property test continues with the one whose answer matches the store's.
     pub fn allowed(self, now: Tick, op: Op) -> impl Iterator<Item = (Self, Answer)> {
         let (purged, due) = self.step(now, Op::Purge);
         let after_purge = (due == Answer::Purged(true)).then(|| purged.step(now, op));
         std::iter::once(self.step(now, op)).chain(after_purge)
     }
 
-    /// Whether a waiter that saw the token `seen` may sleep, or continue to sleep, at `now`: the
-    /// lease with that token runs. Otherwise it looks (ACQ-4).
+    /// Returns whether a waiter that saw the token `seen` may sleep, or continue to sleep, at
+    /// `now`. It may while the lease with that token runs; otherwise it looks (ACQ-4).
     #[must_use]
     pub fn may_sleep(self, now: Tick, seen: Token) -> bool {
         matches!(self.record, Record::InProgress(held) if held.token == seen && now < held.expires)

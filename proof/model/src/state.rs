@@ -240,7 +240,8 @@ pub struct State {
 }
 
 impl State {
-    /// Whether every call that could begin has begun and has ended. A settled state stays settled.
+    /// Returns whether every call that could begin has begun and has ended. A settled state stays
+    /// settled.
     ///
     /// A state with a violation counts as settled, so that one bug is reported once.
     #[must_use]

@@ -49,19 +49,19 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// The accepted value, if its ttl is not over at `now`.
+    /// Returns the accepted value, if its ttl is not over at `now`.
     #[must_use]
     pub fn live(&self, now: Tick) -> Option<Accepted> {
         self.accepted.filter(|accepted| now < accepted.until)
     }
 
-    /// Whether a lease runs at `now`.
+    /// Returns whether a lease runs at `now`.
     #[must_use]
     pub fn held(&self, now: Tick) -> bool {
         self.holder.is_some_and(|holder| now < holder.expires)
     }
 
-    /// Whether another owner's lease runs at `now`.
+    /// Returns whether another owner's lease runs at `now`.
     #[must_use]
     pub fn held_against(&self, owner: Owner, now: Tick) -> bool {
         self.holder.is_some_and(|holder| holder.owner != owner && now < holder.expires)
@@ -115,7 +115,7 @@ impl Truth {
         wrong | Wrong::RecordUntrue.unless(self.agrees(now, after))
     }
 
-    /// Whether a grant to `owner` is a takeover of another owner's lease, or repeats such a
+    /// Returns whether a grant to `owner` is a takeover of another owner's lease, or repeats such a
     /// takeover.
     fn takes_over(&self, owner: Owner) -> bool {
         self.holder.is_some_and(|holder| holder.owner != owner || holder.took_over)

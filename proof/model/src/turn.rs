@@ -21,8 +21,8 @@ pub struct Turn {
 }
 
 impl Protocol {
-    /// The state after `action` in `state`, or `None` if the action is impossible there or changes
-    /// nothing.
+    /// Returns the state after `action` in `state`, or `None` if the action is impossible there or
+    /// changes nothing.
     #[must_use]
     pub fn step(&self, state: &State, action: Action) -> Option<State> {
         self.turn(state, action).map(|turn| turn.state)

@@ -102,7 +102,7 @@ impl<'a> Tree<'a> {
         fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// The folder in which the crate's tests run.
+    /// Returns the folder in which the crate's tests run.
     pub(crate) fn folder(&self) -> PathBuf {
         self.copy.join(self.subject.folder())
     }
@@ -249,7 +249,8 @@ fn fault(message: &Value) -> Option<Fault> {
     (!places.is_empty()).then_some(Fault { text, is_final, places })
 }
 
-/// The name of a function that a constant calls, although the function is no longer `const`.
+/// Returns the name of a function that a constant calls, although the function is no longer
+/// `const`.
 fn non_const(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("cannot call non-const ")?;
     let name = rest.split('`').nth(1)?;
@@ -257,7 +258,7 @@ fn non_const(text: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// The source with the mutant in its place.
+/// Returns the source with the mutant in its place.
 fn replaced(source: &str, mutant: &Mutant) -> String {
     let mut place = (1, 1);
     let mut text = String::with_capacity(source.len());

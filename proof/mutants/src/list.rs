@@ -29,13 +29,13 @@ pub(crate) struct Mutant {
 }
 
 impl Mutant {
-    /// Whether the function returns a type without a name, which all its `return`s share.
+    /// Returns whether the function returns a type without a name, which all its `return`s share.
     pub(crate) fn is_opaque(&self) -> bool {
         self.change.contains("impl ")
     }
 }
 
-/// All mutants of the crate, in the order of the source.
+/// Returns all mutants of the crate, in the order of the source.
 pub(crate) fn list(root: &Path, subject: &Subject) -> Result<Vec<Mutant>, String> {
     let folder = subject.folder();
     let mut command = Command::new("cargo");
@@ -59,9 +59,9 @@ pub(crate) fn list(root: &Path, subject: &Subject) -> Result<Vec<Mutant>, String
     if mutants.is_empty() { Err(format!("{} has no mutants", subject.name)) } else { Ok(mutants) }
 }
 
-/// The mutants in the tool's list. A function that returns `fmt::Result` prints for a person
-/// (`Debug`, `Display`), so its mutants are left out. Also left out are the mutants in a module
-/// `tests` that depends on a feature as well as on `test`.
+/// Returns the mutants in the tool's list. A function that returns `fmt::Result` prints for a
+/// person (`Debug`, `Display`), so its mutants are left out. Also left out are mutants in a module
+/// `tests` that depends on a feature too, which the tool lists.
 fn listed(json: &Value, folder: &str) -> Vec<Mutant> {
     let all = json.as_array().map_or(&[][..], Vec::as_slice).iter();
     let mut mutants: Vec<Mutant> = all.filter_map(|value| mutant(value, folder)).collect();

@@ -90,7 +90,7 @@ impl Sources {
         Ok(())
     }
 
-    /// The hash of what a result depends on.
+    /// Returns the hash of what a result depends on.
     fn of(&self, file: &str, end: &End) -> String {
         let of = |file: &str| self.0.get(file).map_or("", String::as_str);
         match end {
@@ -102,8 +102,8 @@ impl Sources {
         }
     }
 
-    /// The file of a test: `unit::a::tests::b` is in `src/a/tests.rs` or `src/a.rs`, `it::a::b` in
-    /// `tests/it/a.rs`.
+    /// Returns the file of a test: `unit::a::tests::b` is in `src/a/tests.rs` or `src/a.rs`,
+    /// `it::a::b` in `tests/it/a.rs`.
     fn test_file(&self, by: &str) -> String {
         let (program, name) = by.split_once("::").unwrap_or((by, ""));
         let folder = if program == "unit" { "src".into() } else { format!("tests/{program}") };
@@ -119,7 +119,7 @@ impl Sources {
     }
 }
 
-/// The text without indentation and without lines that only have a comment.
+/// Returns the text without indentation and without lines that only have a comment.
 fn code(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
@@ -147,13 +147,14 @@ impl Record {
         Ok(Self { path, sources, lines })
     }
 
-    /// The stored result of the mutant, if the code that the result depends on has not changed.
+    /// Returns the stored result of the mutant, if the code that the result depends on has not
+    /// changed.
     pub(crate) fn valid(&self, mutant: &Mutant) -> Option<&End> {
         let (end, hash) = self.lines.get(&(mutant.file.clone(), mutant.change.clone()))?;
         (*hash == self.sources.of(&mutant.file, end)).then_some(end)
     }
 
-    /// Whether there is a result, valid or not.
+    /// Returns whether there is a result, valid or not.
     pub(crate) fn has(&self, mutant: &Mutant) -> bool {
         self.lines.contains_key(&(mutant.file.clone(), mutant.change.clone()))
     }
@@ -231,7 +232,7 @@ pub(crate) fn excused(text: &str) -> Result<Excused, String> {
     Ok(excused)
 }
 
-/// The excuses of a crate that fit none of its mutants.
+/// Returns the excuses of a crate that fit none of its mutants.
 pub(crate) fn needless<'a>(krate: &str, all: &[Mutant], excused: &'a Excused) -> Vec<&'a str> {
     let all: BTreeSet<_> = all.iter().map(|m| (m.file.as_str(), m.change.as_str())).collect();
     let own = excused.keys().filter(|(of, ..)| of == krate);

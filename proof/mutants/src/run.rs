@@ -111,8 +111,8 @@ impl Tests {
         self.end(moved.iter(), &("RETRYPROOF_MUTANT", String::new()), true)
     }
 
-    /// The result of the first test that catches the mutant. A test counts only if it fails again,
-    /// and passes without the mutant. The latter is not checked if the mutant is `built` in.
+    /// Returns the result of the first test that catches the mutant. A test counts only if it fails
+    /// again, and passes without the mutant. The latter is not checked if the mutant is `built` in.
     fn end<'t>(
         &self,
         tests: impl Iterator<Item = &'t Test>,
@@ -137,7 +137,7 @@ impl Tests {
 }
 
 impl Test {
-    /// The name, after `unit` or the name of the program.
+    /// Returns the test's name, after `unit` or the name of its program.
     fn label(&self) -> String {
         let program = stem(&self.program);
         let program = if program.starts_with("retryproof") { "unit" } else { &program };
@@ -183,13 +183,13 @@ impl Test {
     }
 }
 
-/// The name of a program without the hash, which differs between builds.
+/// Returns the name of a program without the hash, which differs between builds.
 fn stem(program: &Path) -> String {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     name.rsplit_once('-').map_or_else(|| name.to_string(), |(stem, _)| stem.to_owned())
 }
 
-/// The names of a program's tests.
+/// Returns the names of a program's tests.
 fn names(program: &Path) -> Result<Vec<String>, String> {
     let output = Command::new(program)
         .args(["--list", "--format", "terse"])

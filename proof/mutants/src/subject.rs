@@ -71,7 +71,7 @@ impl Subject {
         format!("retryproof-{}", self.name)
     }
 
-    /// The crate's folder, from the root of the workspace.
+    /// Returns the crate's folder, from the root of the workspace.
     pub(crate) fn folder(&self) -> String {
         format!("crates/{}", self.package())
     }

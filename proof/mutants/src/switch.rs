@@ -77,8 +77,8 @@ pub(crate) fn switched(
 }
 
 impl Switched {
-    /// The mutants that an error of the compiler at these places belongs to: those of the inserted
-    /// text (`true`), else all of the function.
+    /// Returns the mutants that may have caused an error of the compiler at these places: those of
+    /// the inserted text (`true`), or else all of the function.
     pub(crate) fn blamed(&self, places: &[Range<usize>]) -> (BTreeSet<usize>, bool) {
         let meets = |a: &Range<usize>, b: &Range<usize>| a.start < b.end && b.start < a.end;
         for place in places {
@@ -209,7 +209,7 @@ fn place(at: LineColumn) -> Place {
     (at.line, at.column + 1)
 }
 
-/// Whether a condition contains a `let`, which only `&&` may join to the rest.
+/// Returns whether a condition contains a `let`, which only `&&` may join to the rest.
 fn has_let(expr: &syn::Expr) -> bool {
     match expr {
         syn::Expr::Let(_) => true,

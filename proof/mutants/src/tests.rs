@@ -14,7 +14,7 @@ fn mutant(start: list::Place, genre: &str, replacement: &str) -> Mutant {
     }
 }
 
-/// The source with switches for these mutants, which are numbered from 0.
+/// Returns the source with switches for these mutants, which are numbered from 0.
 fn with(source: &str, mutants: &[Mutant]) -> switch::Switched {
     let numbered: Numbered<'_> = mutants.iter().enumerate().collect();
     switched(source, &numbered, &BTreeSet::new()).unwrap()

@@ -20,7 +20,7 @@ use crate::random::Random;
 pub(crate) struct Weather(Mutex<Option<Instant>>);
 
 impl Weather {
-    /// Until this time, no call arrives.
+    /// Lets no call arrive until this time.
     pub(crate) fn stall(&self, until: Instant) {
         *self.0.lock() = Some(until);
     }
@@ -52,7 +52,7 @@ pub(crate) struct Delays {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) store: SharedStore,
-    /// None if there is no network: then the store is in the process and answers at once.
+    /// `None` if there is no network, because the store is in the process and answers at once.
     pub(crate) delays: Option<Delays>,
     pub(crate) random: Mutex<Random>,
     pub(crate) weather: Arc<Weather>,
@@ -98,7 +98,7 @@ impl Link {
         Some(Trip { there, back, arrives: random.percent(50) })
     }
 
-    /// A dead process sends and receives nothing.
+    /// Never returns if the process is dead, because a dead process sends and receives nothing.
     async fn unless_dead(&self) {
         if self.log.is_dead() {
             pending::<()>().await;

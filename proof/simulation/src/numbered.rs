@@ -24,8 +24,8 @@ impl Numbered {
         Self { inner, tokens: Mutex::default() }
     }
 
-    /// The number of a token. A token that is smaller than an earlier one gets zero, so the judge
-    /// sees that the token did not grow.
+    /// Returns the number of a token. A token that is smaller than an earlier one gets zero, so the
+    /// judge sees that the token did not grow.
     fn number(&self, id: &Identity, token: FencingToken) -> FencingToken {
         let mut all = self.tokens.lock();
         let known = all.entry(id.clone()).or_default();
@@ -36,7 +36,7 @@ impl Numbered {
         FencingToken::new(at.map_or(0, |at| at as u64 + 1))
     }
 
-    /// The store's token with this number.
+    /// Returns the store's token with this number.
     fn token(&self, id: &Identity, number: FencingToken) -> FencingToken {
         let at = usize::try_from(number.get().wrapping_sub(1)).unwrap_or(usize::MAX);
         self.tokens.lock().get(id).and_then(|known| known.get(at).copied()).unwrap_or(number)

@@ -43,7 +43,7 @@ pub(crate) struct Process {
     pub(crate) callers: Vec<JoinHandle<()>>,
 }
 
-/// Which calls of a process fail, and how.
+/// Plans which calls of a process fail, and how.
 fn plan(per_mille: u64, mut random: Random) -> impl FnMut(&Call) -> Option<Fault> + Send {
     const FAULTS: [Fault; 6] = [
         Fault::Refused,
@@ -60,8 +60,8 @@ fn plan(per_mille: u64, mut random: Random) -> impl FnMut(&Call) -> Option<Fault
     }
 }
 
-/// The store with the defect, if the defect belongs at this level: at the engine's, above the
-/// record of its calls, or at the store's, below it.
+/// Returns the store with the defect, if the defect belongs at this level: at the engine's, above
+/// the record of its calls, or at the store's, below it.
 fn defective(store: SharedStore, plant: Option<Defect>, is_of_engine: bool) -> SharedStore {
     match plant.filter(|defect| defect.is_of_engine() == is_of_engine) {
         None => store,
@@ -110,12 +110,12 @@ impl Process {
         Ok(Self { log, faults: failing, engine, callers: Vec::new() })
     }
 
-    /// A process without faults and without callers.
+    /// Starts a process without faults and without callers.
     pub(crate) fn quiet(ground: &Ground, proc: u32) -> Result<Self> {
         Self::build(ground, (proc, 1), None, 0)
     }
 
-    /// A process with callers and faults.
+    /// Starts a process with callers and faults.
     pub(crate) fn start(ground: &Ground, proc: u32, life: u32) -> Result<Self> {
         let setting = &ground.setting;
         let mut process = Self::build(ground, (proc, life), setting.delays, setting.faults)?;
@@ -135,7 +135,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Kills it. Calls that were already sent may still arrive.
+    /// Kills the process. Calls that were already sent may still arrive.
     pub(crate) fn kill(self) {
         self.log.die();
         self.callers.iter().for_each(JoinHandle::abort);
@@ -154,7 +154,7 @@ impl Process {
     }
 }
 
-/// Where the streams of random numbers of this life of the process begin.
+/// Returns where the streams of random numbers of this life of the process begin.
 fn place(proc: u32, life: u32) -> u64 {
     u64::from(proc) << 32 | u64::from(life) << 16
 }

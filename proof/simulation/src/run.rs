@@ -73,7 +73,7 @@ impl Simulation {
         (run, judgement)
     }
 
-    /// A hash of the whole history.
+    /// Returns a hash of the whole history.
     #[must_use]
     pub fn digest(&self) -> u64 {
         hash(format!("{:?}", self.events).as_bytes())
@@ -245,7 +245,7 @@ impl Nemesis {
     }
 }
 
-/// A process's number in the history.
+/// Returns a process's number in the history.
 fn number(proc: usize) -> u32 {
     u32::try_from(proc).unwrap_or(0) + 1
 }

@@ -34,7 +34,7 @@ pub(crate) struct Setting {
     pub(crate) callers: u64,
     pub(crate) world: World,
     pub(crate) lease_ms: (u64, u64),
-    /// None if the store is in the process and answers at once, as the memory store does.
+    /// `None` if the store is in the process and answers at once, as the memory store does.
     pub(crate) delays: Option<Delays>,
     /// How many of a thousand calls of each process meet each kind of fault.
     pub(crate) faults: u64,
@@ -122,7 +122,7 @@ impl Setting {
     }
 }
 
-/// The number modulo the bound.
+/// Returns the number modulo the bound.
 fn below(bound: usize, number: u64) -> usize {
     usize::try_from(number).unwrap_or(0) % bound
 }

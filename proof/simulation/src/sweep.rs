@@ -60,7 +60,7 @@ impl fmt::Display for Totals {
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// The first rule that it broke.
+    /// The first rule that the seed broke.
     pub rule: &'static str,
     /// The judge's report.
     pub report: String,

@@ -6,8 +6,8 @@ use retryproof::{Identity, Scope};
 use crate::mono;
 use crate::random::Random;
 
-/// The identities of a run, by number. All callers use the newest few; then newer ones replace
-/// them.
+/// The identities of a run, by number. All callers use the newest few, until newer identities
+/// replace these.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct World {
     /// How many identities are in use at once.
@@ -17,12 +17,12 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// The number of the newest identity.
+    /// Returns the number of the newest identity.
     pub(crate) fn newest(self) -> u64 {
         (mono::elapsed_ms() / self.hot_ms + 1) * self.hot - 1
     }
 
-    /// Picks an identity that is in use, or an old one. Half of the calls use the newest.
+    /// Picks an identity that is in use, or an old one. Half of the calls use the newest identity.
     pub(crate) fn pick(self, random: &mut Random) -> u64 {
         let newest = self.newest();
         match random.within(0..100) {
@@ -33,19 +33,19 @@ impl World {
     }
 }
 
-/// The identity with this number. Neighbours share a scope or a key.
+/// Returns the identity with this number. Neighbours share a scope or a key.
 pub(crate) fn identity(number: u64) -> retryproof::Result<Identity> {
     Identity::of(Scope::new(format!("scope-{}", number / 2))?, format!("key-{}", number % 2))
 }
 
-/// A value that names its identity and its token, so that a value of another identity is
+/// Returns a value that names its identity and its token, so that a value of another identity is
 /// recognised.
 pub(crate) fn value(identity: &Identity, token: u64, by: &str, padding: u64) -> Vec<u8> {
     let whole = (identity.scope().as_str(), identity.key().expose(), token, by, padding);
     serde_json::to_vec(&whole).unwrap_or_default()
 }
 
-/// The identity and the token that a value names.
+/// Returns the identity and the token that a value names.
 pub(crate) fn bears(value: &[u8]) -> Option<(String, String, u64)> {
     let (scope, key, token, _, _) =
         serde_json::from_slice::<(String, String, u64, String, u64)>(value).ok()?;

@@ -32,7 +32,7 @@ struct Path {
     offers: Option<String>,
 }
 
-/// The module whose file defines the thing that a path names.
+/// Returns the module whose file defines the thing that a path names.
 fn resolve(names: &[String], paths: &BTreeMap<&Module, Vec<Path>>, depth: usize) -> Module {
     let is_module = |length: &usize| paths.contains_key(&names[..*length].to_vec());
     let length = (0..=names.len()).rev().find(is_module).unwrap_or(0);

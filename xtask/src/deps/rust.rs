@@ -13,8 +13,8 @@ use super::{Member, Version, version};
 const LANGUAGE: Version = (1, 88);
 const NEWEST_RUST: Version = (1, 95);
 
-/// A published crate states the highest version that a package of its normal builds requires, and
-/// at least [`LANGUAGE`]. That version must not be above [`NEWEST_RUST`].
+/// Checks that each published crate states the highest version that a package of its normal builds
+/// requires, and at least [`LANGUAGE`]. The stated version must not be above [`NEWEST_RUST`].
 pub(super) fn problems(metadata: &Value, members: &[Member]) -> Vec<String> {
     let packages: Vec<&Value> = metadata["packages"].as_array().into_iter().flatten().collect();
     let mut problems = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn problems(metadata: &Value, members: &[Member]) -> Vec<String> {
     problems
 }
 
-/// The ids of all packages in the normal builds of the member `root`.
+/// Returns the ids of all packages in the normal builds of the member `root`.
 fn normal_closure<'a>(metadata: &'a Value, root: &str) -> BTreeSet<&'a str> {
     let packages = metadata["packages"].as_array().into_iter().flatten();
     let is_root = |package: &&Value| package["source"].is_null() && package["name"] == root;
@@ -76,8 +76,8 @@ mod tests {
 
     const CORE: &str = "retryproof-core";
 
-    /// The problems if the facade and core state these versions. The facade depends on core and
-    /// `a`, whose build needs `b`; core's tests need `c`.
+    /// Returns the problems if the facade and core state these versions. The facade depends on core
+    /// and `a`, whose build needs `b`; core's tests need `c`.
     fn stated(facade: &str, core: &str) -> Vec<String> {
         let package = |name: &str, source: Value, rust: &str| json!({"name": name, "id": name, "source": source, "rust_version": rust});
         let edge = |to: &str, kind: Value| json!({"pkg": to, "dep_kinds": [{"kind": kind}]});

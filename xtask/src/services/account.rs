@@ -13,8 +13,8 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Returns the first of `names` that this machine has; none if this process does not run as
-    /// root, because the server then runs as the same user.
+    /// Returns the first of `names` that this machine has, or `None` if this process does not run
+    /// as root, because the server then runs as the same user.
     pub(super) fn pick(names: &[&str]) -> io::Result<Option<Self>> {
         if me()? != 0 {
             return Ok(None);
@@ -45,7 +45,7 @@ pub(super) fn me() -> io::Result<u32> {
     Ok(fs::metadata("/proc/self")?.uid())
 }
 
-/// A line of /etc/passwd is `name:x:uid:gid:...`.
+/// Finds a user in the lines of /etc/passwd, each of which is `name:x:uid:gid:...`.
 fn find(users: &str, name: &str) -> Option<Account> {
     users.lines().find_map(|line| {
         let mut fields = line.split(':');

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use super::{Service, account};
 
-/// The folders in which programs are searched.
+/// The folders that are searched for programs.
 pub(super) struct Tools(Vec<PathBuf>);
 
 impl Tools {
@@ -131,7 +131,7 @@ fn apt(arguments: &[&str]) -> io::Result<()> {
 /// no cluster. Dropping it restores the machine's files.
 struct Quiet {
     policy: PathBuf,
-    /// Where the machine's own file is kept meanwhile.
+    /// Where the machine's own file is kept while this value exists.
     aside: PathBuf,
     cluster: PathBuf,
     /// Folders that this value created, the innermost first.

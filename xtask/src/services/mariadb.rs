@@ -49,7 +49,7 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
         "--max-connections=300".into(),
         "--innodb-flush-log-at-trx-commit=1".into(),
         format!("--innodb-buffer-pool-size={}M", memory::cache()),
-        // Debian's configuration sets these two values, but a store must not rely on them.
+        // These two values are those of Debian's configuration, but a store must not rely on them.
         "--character-set-server=utf8mb4".into(),
         "--collation-server=utf8mb4_general_ci".into(),
     ];

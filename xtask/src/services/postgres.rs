@@ -61,8 +61,8 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
     })
 }
 
-/// Settings of pgbouncer in transaction mode; every client is the superuser of the server behind
-/// it.
+/// Returns pgbouncer in transaction mode. Every client is the superuser of the server behind
+/// pgbouncer.
 pub(super) fn bouncer(site: &Site, tools: &Tools) -> io::Result<Server> {
     let (dir, port) = (site.dir("pgbouncer"), site.port("pgbouncer"));
     let config = format!(

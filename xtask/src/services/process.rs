@@ -7,13 +7,13 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// When a process began, in the kernel's ticks since the system's start. None if the process is
-/// gone or only waits to be reaped.
+/// Returns when a process began, in the kernel's ticks since the system's start. `None` if the
+/// process is gone or only waits to be reaped.
 pub(super) fn start_time(pid: u32) -> Option<u64> {
     began(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Reads the start from `pid (name) state ppid ...`, where it is the 22nd field; the name may
+/// Reads the start time from `pid (name) state ppid ...`, where it is the 22nd field; the name may
 /// contain spaces and brackets.
 fn began(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
@@ -24,13 +24,13 @@ fn began(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Whether the process's working folder is inside `folder`, as for each of our servers. Also false
-/// if this user may not read it.
+/// Returns whether the process's working folder is inside `folder`, as for each of our servers.
+/// Also false if this user may not read the working folder.
 pub(super) fn works_in(pid: u32, folder: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(folder))
 }
 
-/// The process in the first line of a server's own pid file.
+/// Returns the process in the first line of a server's own pid file.
 pub(super) fn from_file(path: &Path) -> Option<u32> {
     fs::read_to_string(path).ok()?.lines().next()?.trim().parse().ok()
 }

@@ -16,7 +16,7 @@ const NODE: &str = "rabbitmq";
 /// The address for TLS. It differs from the AMQP address, so both can use the same port number.
 const TLS_HOST: &str = "127.0.0.3";
 
-/// The servers in the order in which they start.
+/// Returns the servers in the order in which they start.
 pub(super) fn servers(site: &Site, tools: &Tools) -> io::Result<Vec<Server>> {
     Ok(vec![epmd(site, tools)?, node(site, tools)?])
 }

@@ -20,8 +20,8 @@ pub(super) fn standalone(site: &Site, tools: &Tools) -> io::Result<Server> {
     server(site, tools, "redis", "")
 }
 
-/// The servers in the order in which they start. A sentinel writes changes of the servers' settings
-/// to their files, so each restarts with the role that it had.
+/// Returns the servers in the order in which they start. A sentinel writes changes of the servers'
+/// settings to the servers' files, so each server restarts with the role that it had.
 pub(super) fn group(site: &Site, tools: &Tools) -> io::Result<Vec<Server>> {
     let primary = site.port(PRIMARY);
     let mut group = vec![server(site, tools, PRIMARY, "")?];

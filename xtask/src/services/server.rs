@@ -51,12 +51,12 @@ pub(super) const SERVERS: [Kind; 14] = [
 pub(super) struct Server {
     pub(super) name: &'static str,
     pub(super) port: u16,
-    /// Its folder, with its data in `data`.
+    /// The server's folder, with its data in `data`.
     pub(super) dir: PathBuf,
     pub(super) account: Option<Account>,
-    /// Files of its folder, written only once, because a server may rewrite them.
+    /// Files of this folder, written only once, because a server may rewrite them.
     pub(super) files: Vec<(&'static str, String)>,
-    /// Commands that create its data, each with its standard input.
+    /// Commands that create the server's data, each with its standard input.
     pub(super) prepare: Vec<(Vec<String>, String)>,
     /// The command that runs the server in the foreground.
     pub(super) command: Vec<String>,
@@ -95,13 +95,14 @@ impl fmt::Display for Failure {
 }
 
 impl Server {
-    /// Whether its data exist from an earlier start.
+    /// Returns whether the server's data exist from an earlier start.
     pub(super) fn is_made(&self) -> bool {
         self.dir.join("start").exists()
     }
 
-    /// Creates its data unless they exist, and starts the server. The server runs in a separate
-    /// process group, so a signal from the terminal that ends this program does not reach it.
+    /// Creates the server's data unless they exist, and starts the server. The server runs in a
+    /// separate process group, so a signal from the terminal that ends this program does not reach
+    /// it.
     pub(super) fn start(&self) -> Result<Child, Failure> {
         let script = self.dir.join("start");
         if !self.is_made() {
@@ -192,9 +193,9 @@ impl Server {
     }
 }
 
-/// The script ends in `exec`: its process becomes the server and keeps its id. Before that, the
-/// script waits for a server that was killed a moment ago, because PostgreSQL counts it as running
-/// until its parent has reaped it.
+/// Returns the script that starts a server. It ends in `exec`, so the script's process becomes the
+/// server and keeps its id. Before that, the script waits for a server that was killed a moment
+/// ago, because PostgreSQL counts it as running until its parent has reaped it.
 fn script_text(dir: &Path, pid_file: &str, command: &[String]) -> String {
     let dir = quoted(&dir.to_string_lossy());
     let command: Vec<String> = command.iter().map(|word| quoted(word)).collect();

@@ -24,7 +24,7 @@ pub(super) struct Site {
     entries: BTreeMap<String, Entry>,
 }
 
-/// What was noted when a server started. A restarted server keeps its port.
+/// The note about a server that was started. A restarted server keeps its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     /// 0 for a server that was never started.
@@ -45,8 +45,8 @@ pub(super) fn lock(root: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-/// The folder with the addresses. It does not depend on a build's target folder, because tests look
-/// for it from the sources.
+/// Returns the folder with the addresses. It does not depend on a build's target folder, because
+/// tests look for it from the sources.
 pub(super) fn folder(root: &Path) -> PathBuf {
     root.join("target/services")
 }
@@ -80,19 +80,19 @@ impl Site {
         Ok(Self { home, entries })
     }
 
-    /// The folder of one server.
+    /// Returns the folder of one server.
     pub(super) fn dir(&self, name: &str) -> PathBuf {
         self.home.join(name)
     }
 
-    /// The port of a server; 0 if it has none yet.
+    /// Returns the port of a server, or 0 if it has none yet.
     pub(super) fn port(&self, name: &str) -> u16 {
         self.entries.get(name).map_or(0, |entry| entry.port)
     }
 
-    /// The process id of a running server: the noted one, or the one in its pid file, because a
-    /// test may have restarted the server. In both cases, the process must have its working folder
-    /// in the server's folder.
+    /// Returns the process id of a running server: the noted one, or the one in its pid file,
+    /// because a test may have restarted the server. In both cases, the process must have its
+    /// working folder in the server's folder.
     pub(super) fn process(&self, name: &str) -> Option<u32> {
         let kind = SERVERS.iter().find(|kind| kind.name == name)?;
         let dir = self.dir(name);
@@ -107,12 +107,12 @@ impl Site {
         noted.filter(lives).or_else(|| filed().filter(lives))
     }
 
-    /// The servers of a service that run.
+    /// Returns the servers of a service that run.
     pub(super) fn running(&self, service: &str) -> Vec<&'static str> {
         of(service).filter(|kind| self.process(kind.name).is_some()).map(|kind| kind.name).collect()
     }
 
-    /// Whether all servers of a service run.
+    /// Returns whether all servers of a service run.
     pub(super) fn runs(&self, service: &str) -> bool {
         self.running(service).len() == of(service).count()
     }
@@ -217,8 +217,8 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&half, path)
 }
 
-/// The system's temporary folder, or /tmp if the users that run the servers cannot reach that
-/// folder.
+/// Returns the system's temporary folder, or /tmp if the users that run the servers cannot reach
+/// that folder.
 fn temporary(wanted: &Path, me: u32) -> io::Result<PathBuf> {
     let wanted = wanted.canonicalize()?;
     let open = |folder: &Path| fs::metadata(folder).is_ok_and(|is| is.mode() & 0o001 != 0);
@@ -237,7 +237,7 @@ fn render(entries: &BTreeMap<String, Entry>) -> String {
     format!("# server, process id, its start in kernel ticks, port\n{lines}")
 }
 
-/// Lines that cannot be parsed are dropped: their servers count as not running.
+/// Parses the notes. Lines that cannot be parsed are dropped: their servers count as not running.
 fn parse(text: &str) -> BTreeMap<String, Entry> {
     let entry = |line: &str| {
         let mut words = line.split_whitespace();
@@ -269,7 +269,7 @@ mod tests {
             Site::at(self.0.clone(), account::me().expect("our id")).expect("opened")
         }
 
-        /// A process that works in `folder` and waits forever.
+        /// Starts a process that works in `folder` and waits forever.
         fn process(&self, folder: &str) -> Child {
             let mut command = Command::new("sleep");
             command.arg("600").current_dir(self.0.join(folder)).stdin(Stdio::null());

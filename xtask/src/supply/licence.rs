@@ -19,7 +19,7 @@ pub(super) fn refusal(expression: Option<&str>, allowed: &[&str]) -> Option<Stri
     }
 }
 
-/// `AND` binds closer than `OR`.
+/// Reads terms joined by `OR`, because `AND` binds closer.
 fn either(words: &mut &[&str], allowed: &[&str]) -> Option<bool> {
     let mut good = both(words, allowed)?;
     while words.first() == Some(&"OR") {

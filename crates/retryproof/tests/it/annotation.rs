@@ -44,7 +44,7 @@ impl From<Rejected> for Failure {
 }
 
 impl Failure {
-    /// The whole seconds of `InFlight`, or `None`.
+    /// Returns the whole seconds of `InFlight`, or `None`.
     fn retry_after(&self) -> Option<u64> {
         match self {
             Self::Rejected(Rejected::InFlight { retry_after }) => Some(retry_after.as_secs()),
@@ -52,7 +52,7 @@ impl Failure {
         }
     }
 
-    /// The kind of a store error, or `None`.
+    /// Returns the kind of a store error, or `None`.
     fn kind(&self) -> Option<ErrorKind> {
         match self {
             Self::Rejected(Rejected::Store(error)) => Some(error.kind()),

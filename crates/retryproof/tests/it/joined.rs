@@ -62,7 +62,7 @@ const NO_BEGIN: usize = 1;
 const NO_COMMIT: usize = 2;
 const NO_REPLY: usize = 3;
 const NO_STATEMENT: usize = 4;
-/// The lease is lost: the statement finds no row.
+/// A fault: the lease is lost, so the statement finds no row.
 const NO_ROW: usize = 5;
 
 impl TxSource<SqliteDialect> for Source {
@@ -182,7 +182,7 @@ impl World {
         self.app.runs.load(Ordering::SeqCst)
     }
 
-    /// How many leases were completed, failed and lost; each lease ended once.
+    /// Returns how many leases were completed, failed and lost. Each lease ended once.
     fn ends(&self) -> (u64, u64, u64) {
         let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
         assert_eq!(acquired, completed + failed + lost);

@@ -15,19 +15,19 @@ mod outcomes;
 const README: &str = include_str!("../../README.md");
 const MANIFEST: &str = include_str!("../../Cargo.toml");
 
-/// The root of the repository; `None` in a packaged crate, which has only this folder.
+/// Returns the root of the repository, or `None` in a packaged crate, which has only this folder.
 fn repository() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     root.join("xtask").exists().then_some(root)
 }
 
-/// The text of the fenced blocks with the language `language`.
+/// Returns the text of the fenced blocks with the language `language`.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     let fence = format!("\n```{language}\n");
     page.split(fence.as_str()).skip(1).filter_map(|rest| rest.split("\n```").next()).collect()
 }
 
-/// The cells of the table rows of a page whose first cell begins with a backtick.
+/// Returns the cells of the table rows of a page whose first cell begins with a backtick.
 fn rows(page: &str) -> Vec<Vec<&str>> {
     let lines = page.lines().filter(|line| line.starts_with("| `"));
     lines.map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()
@@ -64,7 +64,7 @@ fn readme_names_every_feature_and_no_other() {
     assert_eq!(named.collect::<Vec<_>>(), features, "in the order of the manifest");
 }
 
-/// Every link of a page to a file of the repository.
+/// Returns every link of a page to a file of the repository.
 fn links(page: &str) -> Vec<&str> {
     let inline = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let defined =

@@ -45,7 +45,8 @@ pub(crate) struct World<D: Driver> {
     stranger: DatabaseConnection,
 }
 
-/// The variable of this name in the environment, or in the file that `cargo xtask services` wrote.
+/// Returns the variable of this name in the environment, or in the file that `cargo xtask services`
+/// wrote.
 fn url(service: &str) -> String {
     let name = format!("RETRYPROOF_TEST_{service}");
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");

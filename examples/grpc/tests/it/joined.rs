@@ -80,8 +80,8 @@ impl Payments for Book {
         }
     }
 
-    /// Sends as many receipts as the account has characters, and an error after them if it ends in
-    /// a `!`; the account "no" is refused at once.
+    /// Sends as many receipts as the account's name has characters, and an error after them if the
+    /// name ends in a `!`. The account "no" is refused at once.
     async fn history(
         &self,
         request: Request<HistoryRequest>,

@@ -28,7 +28,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const POLICY: Policy =
     Policy::unnamed().with_lease(Duration::from_secs(30)).with_wait_timeout(PATIENCE);
 
-/// The same policy, but a duplicate does not wait.
+/// The policy of the example, except that a duplicate does not wait.
 pub(crate) const NO_WAIT: Policy = POLICY.with_wait_timeout(Duration::ZERO);
 
 pub(crate) async fn in_time<T>(future: impl Future<Output = T>) -> T {

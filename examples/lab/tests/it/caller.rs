@@ -24,8 +24,8 @@ use crate::server::Lab;
 /// machine.
 const LONG: u64 = 3_000;
 
-/// A client that makes as many attempts as it needs, with short pauses. The time limits leave room
-/// for a busy machine.
+/// Builds a client that makes as many attempts as it needs, with short pauses. The time limits
+/// leave room for a busy machine.
 fn client() -> ClientWithMiddleware {
     drawing(|| u64::MAX / 2)
 }

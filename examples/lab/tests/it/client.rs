@@ -37,13 +37,13 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("not JSON: {self:?}"))
     }
 
-    /// The problem's code.
+    /// Returns the problem's code.
     pub(crate) fn code(&self) -> String {
         self.json()["code"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// The parts that a replay repeats: status, body, trailers, and the stored header lines in
-    /// order.
+    /// Returns the parts that a replay repeats: status, body, trailers, and the stored header lines
+    /// in order.
     pub(crate) fn repeated(&self) -> Repeated {
         let own = [
             "idempotent-replayed",
@@ -147,7 +147,7 @@ impl Ask {
 
 pub(crate) type H2 = http2::SendRequest<Full<Bytes>>;
 
-/// An h2c connection with prior knowledge.
+/// Opens an h2c connection with prior knowledge.
 pub(crate) async fn h2(server: SocketAddr) -> H2 {
     let stream = TcpStream::connect(server).await.expect("the lab listens");
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
@@ -164,7 +164,7 @@ async fn read(response: axum::http::Response<hyper::body::Incoming>) -> Answer {
     Answer { status: head.status, headers: head.headers, body: collected.to_bytes(), trailers }
 }
 
-/// The counts of a tag: started, finished, dropped.
+/// Returns the counts of a tag: started, finished, dropped.
 pub(crate) async fn runs(server: SocketAddr, tag: &str) -> (u64, u64, u64) {
     let counts = Ask::post(format!("/open/runs/{tag}")).method("GET").send(server).await.json();
     let get = |name: &str| counts[name].as_u64().expect("a count");

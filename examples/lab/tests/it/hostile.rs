@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::client::{Ask, h2};
 use crate::server::{Lab, refusal};
 
-/// `run_5`: SIGTERM drains the lab from the moment at which it prints its address.
+/// `run_5`: SIGTERM drains the lab from the moment at which the lab prints its address.
 #[tokio::test]
 async fn run_5_sigterm_right_behind_the_listening_line_is_heard() {
     for _ in 0..12 {

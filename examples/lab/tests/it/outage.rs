@@ -38,8 +38,8 @@ async fn until_healthy(lab: &Lab, within: Duration) {
     }
 }
 
-/// The lab recovers from an outage of its store, with a server that stopped and with one that
-/// hangs.
+/// Checks that the lab recovers from outages of its store: from a server that stops, and from one
+/// that hangs.
 async fn follows(service: &str) {
     let (server, by) = through(&url(service));
     let proxy = WireProxy::to(server).await.expect("a free port");

@@ -13,7 +13,7 @@ use sqlx::Executor as _;
 /// starts these services.
 pub(crate) const SERVICES: [&str; 5] = ["postgres", "pgbouncer", "mariadb", "redis", "sentinel"];
 
-/// The store that the suite runs on.
+/// Returns the store that the suite runs on.
 pub(crate) fn chosen() -> String {
     match std::env::var("RETRYPROOF_LAB_STORE") {
         Ok(name) if SERVICES.contains(&&*name) || ["memory", "sqlite"].contains(&&*name) => name,
@@ -26,8 +26,8 @@ pub(crate) fn chosen() -> String {
     }
 }
 
-/// A variable of `cargo xtask services`, from the environment or from the file that this command
-/// wrote.
+/// Returns a variable of `cargo xtask services`, from the environment or from the file that this
+/// command wrote.
 pub(crate) fn variable(service: &str, suffix: &str) -> String {
     let name = format!("RETRYPROOF_TEST_{}{suffix}", service.to_uppercase());
     let written = || {
@@ -41,18 +41,18 @@ pub(crate) fn variable(service: &str, suffix: &str) -> String {
     })
 }
 
-/// The URL of a service.
+/// Returns the URL of a service.
 pub(crate) fn url(service: &str) -> String {
     variable(service, "")
 }
 
-/// `url` with one more parameter.
+/// Returns `url` with one more parameter.
 pub(crate) fn with(url: &str, parameter: &str) -> String {
     let joint = if url.contains('?') { '&' } else { '?' };
     format!("{url}{joint}{parameter}")
 }
 
-/// A name that no other test uses, in this run or another.
+/// Returns a name that no other test uses, in this run or another.
 fn own_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl Place {
         Self::on(&chosen())
     }
 
-    /// A store that processes can share: SQLite instead of memory.
+    /// Creates a store that processes can share: SQLite instead of memory.
     pub(crate) fn shared() -> Self {
         match &*chosen() {
             "memory" => Self::on("sqlite"),
@@ -105,7 +105,7 @@ impl Place {
         }
     }
 
-    /// A store on a service that is reached through another URL.
+    /// Creates a store on a service that is reached through another URL.
     pub(crate) fn at(service: &str, by: &str) -> Self {
         let (server, name) = (url(service), own_name());
         match service {

@@ -67,7 +67,7 @@ impl Lab {
     }
 }
 
-/// The web framework of the lab, if it is not the default one.
+/// Returns the web framework of the lab, if it is not the default one.
 fn framework() -> Option<String> {
     std::env::var("RETRYPROOF_LAB_FRAMEWORK").ok()
 }
@@ -90,7 +90,7 @@ fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// The exit code and the standard error of a lab that does not start.
+/// Starts a lab that must not start, and returns its exit code and its standard error.
 pub(crate) async fn refusal(args: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut child =
         command(args, variables).stderr(Stdio::piped()).spawn().expect("the lab starts");

@@ -88,7 +88,7 @@ impl Account {
         })
     }
 
-    /// Whether every promise was kept.
+    /// Returns whether every promise was kept.
     pub(crate) fn holds(&self) -> bool {
         self.lost + self.doubled == 0
             && self.dead_letters + self.unanswered == 0
@@ -126,7 +126,7 @@ impl Account {
     }
 }
 
-/// The number of the message that a log line reports as in flight.
+/// Returns the number of the message that a log line reports as in flight.
 fn in_flight(line: &str) -> Option<u64> {
     line.split_once(" in flight sequence=")?.1.split_whitespace().next()?.parse().ok()
 }

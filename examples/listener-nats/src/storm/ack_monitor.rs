@@ -54,7 +54,7 @@ impl AckMonitor {
         Ok(Self { messages, answers })
     }
 
-    /// The number of acknowledgements.
+    /// Returns the number of acknowledgements.
     pub(crate) fn answers(&self) -> usize {
         *self.answers.borrow()
     }

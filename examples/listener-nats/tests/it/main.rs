@@ -62,7 +62,7 @@ async fn forget(name: &str) {
     }
 }
 
-/// Stops the program as a service manager does: it ends by itself and reports that.
+/// Stops the program as a service manager does: the program ends by itself and reports that.
 #[cfg(unix)]
 #[test]
 fn run_5_sigterm_ends_it_in_order() {

@@ -136,7 +136,7 @@ impl Account {
         ]
     }
 
-    /// Whether every promise was kept.
+    /// Returns whether every promise was kept.
     pub(crate) fn holds(&self) -> bool {
         self.must_be_zero().iter().all(|(_, count)| *count == 0)
     }

@@ -112,7 +112,7 @@ impl Account {
         }
     }
 
-    /// Whether every promise was kept.
+    /// Returns whether every promise was kept.
     pub(crate) fn holds(&self) -> bool {
         let broken =
             self.lost + self.unequal + self.unanswered + self.refused_payments + self.let_through;

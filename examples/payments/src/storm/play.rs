@@ -106,7 +106,7 @@ pub(crate) async fn play(server: SocketAddr, run: &str, number: usize, tally: &T
     Payment { reference: order.reference, answers, let_through }
 }
 
-/// The prefix of all references of one storm.
+/// Returns the prefix of all references of one storm.
 pub(crate) fn prefix(run: &str) -> String {
     format!("order {run}-")
 }
@@ -135,7 +135,7 @@ async fn until_answered(
     None
 }
 
-/// Whether an answer is final. Only "in flight" and "unavailable" call for a retry.
+/// Returns whether an answer is final. Only "in flight" and "unavailable" call for a retry.
 fn is_final(delivery: &Delivery) -> bool {
     !matches!(delivery.answer.status, StatusCode::CONFLICT | StatusCode::SERVICE_UNAVAILABLE)
 }

@@ -75,8 +75,8 @@ fn has_data(found: &[Series]) -> bool {
     found.iter().flat_map(|series| &series.points).any(|(_, value)| value.is_finite())
 }
 
-/// A query as Grafana sends it, with its variables replaced. The interval is the one that Grafana
-/// computes for a scrape each second.
+/// Returns a query as Grafana sends it, with its variables replaced. The interval is the one that
+/// Grafana computes for one scrape per second.
 fn query(target: &Value) -> String {
     let query = target["expr"].as_str().expect("a query");
     query
@@ -86,7 +86,7 @@ fn query(target: &Value) -> String {
         .replace("$job", ".*")
 }
 
-/// The legend of a series: `{{label}}` stands for the value of a label.
+/// Returns the legend of a series, in which `{{label}}` stands for the value of a label.
 fn legend(target: &Value, series: &Series) -> String {
     let mut legend = target["legendFormat"].as_str().expect("a legend").to_owned();
     for (label, value) in series.labels.as_object().into_iter().flatten() {

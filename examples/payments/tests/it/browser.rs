@@ -106,13 +106,13 @@ impl Browser {
         self.call("POST", &format!("/element/{field}/value"), &json!({"text": text}));
     }
 
-    /// The text of the element `css`, as a person reads it.
+    /// Returns the text of the element `css`, as a person reads it.
     pub(crate) fn text(&self, css: &str) -> String {
         let text = self.call("GET", &format!("/element/{}/text", self.element(css)), &Value::Null);
         text.as_str().unwrap_or_default().to_owned()
     }
 
-    /// The label of the element `css`, as a screen reader reads it.
+    /// Returns the label of the element `css`, as a screen reader reads it.
     pub(crate) fn label(&self, css: &str) -> String {
         let text = self.call(
             "GET",
@@ -135,13 +135,13 @@ impl Browser {
         self.call("POST", "/goog/cdp/execute", &json!({"cmd": command, "params": parameters}));
     }
 
-    /// A picture of the visible part, as a PNG.
+    /// Takes a picture of the visible part, as a PNG.
     pub(crate) fn picture(&self) -> Vec<u8> {
         let picture = self.call("GET", "/screenshot", &Value::Null);
         from_base64(picture.as_str().expect("a picture"))
     }
 
-    /// A picture of the whole page in light colours, without a focus ring, as a PNG.
+    /// Takes a picture of the whole page in light colours, without a focus ring, as a PNG.
     pub(crate) fn picture_of_all(&self, width: u32) -> Vec<u8> {
         self.run("document.activeElement.blur(); scrollTo(0, 0)");
         let height = self.run("return document.documentElement.scrollHeight").as_u64();
@@ -153,8 +153,8 @@ impl Browser {
         picture
     }
 
-    /// The browser's complaints since the last call, except complaints about refused and cut
-    /// answers, which the page expects.
+    /// Returns the browser's complaints since the last call, except complaints about refused and
+    /// cut answers, which the page expects.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let log = self.call("POST", "/se/log", &json!({"type": "browser"}));
         let lines = log.as_array().expect("a log").iter();

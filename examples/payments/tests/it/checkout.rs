@@ -6,7 +6,7 @@ use std::io::{BufRead as _, ErrorKind, Read as _};
 use crate::browser::Browser;
 use crate::http::{self, Service};
 
-/// The page, open and listening to the server.
+/// Opens the page, and waits until it listens to the server.
 fn checkout(service: &Service) -> Browser {
     let browser = Browser::open();
     browser.go(&format!("http://{}/", service.address));
@@ -14,7 +14,7 @@ fn checkout(service: &Service) -> Browser {
     browser
 }
 
-/// A JavaScript expression for the number of rows of this kind in the list.
+/// Returns a JavaScript expression for the number of rows of this kind in the list.
 fn rows(kind: &str) -> String {
     format!("document.querySelectorAll('#log li[data-did=\"{kind}\"]').length")
 }

@@ -114,12 +114,12 @@ impl Service {
         Self { address, operators, child, folder }
     }
 
-    /// The file that contains the ledger and the records.
+    /// Returns the file that contains the ledger and the records.
     pub(crate) fn database(&self) -> PathBuf {
         self.folder.join("payments.db")
     }
 
-    /// The address of the port for operators.
+    /// Returns the address of the port for operators.
     pub(crate) fn operate(&self) -> SocketAddr {
         let url = self.operators.as_deref().expect("a service with `--operate`");
         let address = url.split(['@', '/']).nth(3).expect("an address");
@@ -130,7 +130,7 @@ impl Service {
         call(self.address, "GET", path, &[], "").expect("an answer")
     }
 
-    /// The references and amounts that were charged.
+    /// Returns the references and amounts that were charged.
     pub(crate) fn ledger(&self) -> Vec<(String, i64)> {
         let charges: serde_json::Value =
             serde_json::from_str(&self.get("/payments").body).expect("JSON");
@@ -145,7 +145,7 @@ impl Service {
             .collect()
     }
 
-    /// Sends SIGTERM, and returns how the service ended; None if it did not end within a minute.
+    /// Sends SIGTERM, and returns how the service ended; `None` if it did not end within a minute.
     pub(crate) fn stop(&mut self) -> Option<ExitStatus> {
         let kill = format!("kill -TERM {}", self.child.id());
         Command::new("sh").args(["-c", &kill]).status().expect("a shell");
@@ -160,7 +160,7 @@ impl Service {
     }
 }
 
-/// The addresses that a service prints at its start.
+/// Returns the addresses that a service prints at its start.
 fn said(child: &mut Child, is_operated: bool) -> (SocketAddr, Option<String>) {
     // Read only the first lines. The rest of the output fits into the pipe, so it does not block
     // the service.

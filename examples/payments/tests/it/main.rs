@@ -46,8 +46,8 @@ fn cmp_1_the_demo_shows_a_payment_and_its_replay() {
     }
 }
 
-/// The address of a server for tests, from a variable of that name or from the file that `cargo
-/// xtask services` wrote.
+/// Returns the address of a server for tests, from a variable of that name or from the file that
+/// `cargo xtask services` wrote.
 fn service(variable: &str, name: &str) -> String {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
     let variable = format!("RETRYPROOF_TEST_{variable}");

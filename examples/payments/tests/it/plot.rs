@@ -107,7 +107,7 @@ fn draw_panel(svg: &mut String, panel: &Panel, (start, end): (f64, f64)) {
     }
 }
 
-/// A value with at most three significant digits, and its unit.
+/// Returns a value with at most three significant digits, and its unit.
 fn figure(value: f64, unit: &str) -> String {
     let (value, unit) = match unit {
         "s" if value > 0.0 && value < 1.0 => (value * 1_000.0, " ms"),

@@ -75,13 +75,13 @@ impl Prometheus {
         }
     }
 
-    /// The result of a query from `start` to `end`, in seconds since 1970, with a value for each
-    /// second.
+    /// Returns the result of a query from `start` to `end`, in seconds since 1970, with a value for
+    /// each second.
     pub(crate) fn range(&self, query: &str, start: u64, end: u64) -> Vec<Series> {
         self.query("query_range", query, &format!("&start={start}&end={end}&step=1"))
     }
 
-    /// The result of a query at one time.
+    /// Returns the result of a query at one time.
     pub(crate) fn instant(&self, query: &str, time: u64) -> Vec<Series> {
         self.query("query", query, &format!("&time={time}"))
     }
@@ -98,7 +98,7 @@ impl Prometheus {
         results.into_iter().map(series).collect()
     }
 
-    /// Uses HTTP/1.0, in which answers have no chunks and end with the connection.
+    /// Sends a request over HTTP/1.0, in which answers have no chunks and end with the connection.
     fn get(&self, path: &str) -> io::Result<(u16, String)> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(BOUND))?;
@@ -136,7 +136,7 @@ fn escaped(text: &str) -> String {
         .collect()
 }
 
-/// An address on which no process listens.
+/// Finds an address on which no process listens.
 pub(crate) fn free() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("its address")

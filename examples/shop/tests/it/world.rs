@@ -68,7 +68,7 @@ async fn pay(
     Ok((StatusCode::CREATED, Json(json!({ "payment": payment }))))
 }
 
-/// This layer is before the guard, so it counts every request.
+/// Counts every request, because this layer is outside the guard.
 async fn count(State(ledger): State<Ledger>, request: Request, next: Next) -> Response {
     let key = request.headers().get("idempotency-key").and_then(|value| value.to_str().ok());
     ledger.asked.lock().push(key.unwrap_or_default().to_owned());
@@ -116,7 +116,7 @@ impl Payments {
         self.ledger.charges.borrow().clone()
     }
 
-    /// The key of every request that arrived.
+    /// Returns the key of every request that arrived.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.ledger.asked.lock().clone()
     }
@@ -136,7 +136,7 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-/// The exit code and the standard error of a shop that does not start.
+/// Starts a shop that must not start, and returns its exit code and its standard error.
 pub(crate) async fn refusal(args: &[&str]) -> (Option<i32>, String) {
     let mut child = command(args).stderr(Stdio::piped()).spawn().expect("the shop starts");
     let mut said = String::new();

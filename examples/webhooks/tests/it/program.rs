@@ -29,7 +29,7 @@ async fn run(command: &mut Command) -> (Option<i32>, String) {
     )
 }
 
-/// The file with a receiver's log.
+/// Returns the file with a receiver's log.
 fn log(folder: &Folder) -> PathBuf {
     folder.path().join("receiver.log")
 }

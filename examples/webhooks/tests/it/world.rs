@@ -71,22 +71,22 @@ impl Receiver {
         format!("http://{}/webhooks/payments", self.address)
     }
 
-    /// A sender that repeats deliveries as often as necessary, with short pauses.
+    /// Creates a sender that repeats deliveries as often as necessary, with short pauses.
     pub(crate) fn sender(&self) -> Sender {
         impatient(self.url())
     }
 
-    /// A delivery that is built by hand.
+    /// Builds a delivery by hand.
     pub(crate) fn delivery(&self, body: impl Into<Vec<u8>>) -> RequestBuilder {
         client().post(self.url()).header("content-type", "application/json").body(body.into())
     }
 
-    /// A delivery with a signature.
+    /// Builds a delivery with a signature.
     pub(crate) fn signed(&self, body: &str) -> RequestBuilder {
         self.delivery(body).header("webhook-signature", secret().sign(now(), body.as_bytes()))
     }
 
-    /// The orders in the receiver's database.
+    /// Returns the orders in the receiver's database.
     pub(crate) async fn paid(&self) -> Vec<String> {
         let books =
             client().get(format!("http://{}/paid", self.address)).send().await.expect("an answer");

@@ -18,7 +18,7 @@ use crate::server::program;
 pub(crate) struct Dump(Vec<u8>);
 
 impl Dump {
-    /// The parts of `length` bytes that begin with `begin`.
+    /// Returns the parts of `length` bytes that begin with `begin`.
     pub(crate) fn marks(&self, begin: &[u8], length: usize) -> HashSet<Vec<u8>> {
         let hex: String = begin.iter().map(|byte| format!("{byte:02x}")).collect();
         let plain = self.0.windows(length).filter(|part| part.starts_with(begin));

@@ -18,7 +18,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Longer than the run takes.
 pub(super) const LEASE: Duration = Duration::from_secs(60);
 
-/// An engine, and the counters of its events.
+/// Builds an engine, and the counters of its events.
 pub(super) fn engine(store: &SharedStore) -> Done<(IdempotencyEngine, Arc<Counters>)> {
     let mut config = IdempotencyConfig::default();
     config.operation_timeout = Duration::from_secs(1);
@@ -27,27 +27,27 @@ pub(super) fn engine(store: &SharedStore) -> Done<(IdempotencyEngine, Arc<Counte
     Ok((builder.observer(Arc::clone(&counters)).build()?, counters))
 }
 
-/// The context of a call.
+/// Builds the context of a call.
 pub(super) fn context(key: &str, lease: Duration) -> retryproof::Result<IdempotencyContext> {
     IdempotencyContext::builder(SCOPE, key).lease(lease).ttl(DAY).build()
 }
 
-/// The identity of a key.
+/// Returns the identity of a key.
 pub(super) fn identity(key: &str) -> retryproof::Result<Identity> {
     Identity::of(SCOPE, key)
 }
 
-/// An acquire of a lease that is longer than the run takes.
+/// Returns an acquire of a lease that is longer than the run takes.
 pub(super) fn request(owner: OwnerId) -> AcquireRequest {
     AcquireRequest::new(owner, LEASE, DAY)
 }
 
-/// A text that is too long for the space that is left in a page or in a log.
+/// Returns a text that is too long for the space that is left in a page or in a log.
 pub(super) fn large(text: &str) -> String {
     format!("{text}{}", "-".repeat(60_000))
 }
 
-/// A result that is so long that the store needs more space for it.
+/// Returns a result that is so long that the store needs more space for it.
 pub(super) fn completion(text: &str) -> Completion {
     let payload = Payload::new(CodecId::BYTES, 1, large(text).as_bytes());
     Completion::new(payload.envelope().clone(), DAY, None)
@@ -61,7 +61,7 @@ pub(super) async fn grant(store: &SharedStore, id: &Identity, owner: OwnerId) ->
     }
 }
 
-/// The result that a duplicate gets, without the text that makes it long.
+/// Returns the result that a duplicate gets, without the text that makes it long.
 pub(super) async fn value(store: &SharedStore, key: &str) -> retryproof::Result<Option<String>> {
     let Acquired::Complete(stored) =
         store.acquire(&identity(key)?, &request(OwnerId::new())).await?

@@ -106,7 +106,7 @@ impl Found {
         self.tokens += other.tokens;
     }
 
-    /// Whether a promise was broken that holds with every durability setting.
+    /// Returns whether a promise was broken that holds with every durability setting.
     pub(crate) fn is_wrong(&self) -> bool {
         self.reordered + self.changed + self.halves + self.damaged + self.tokens > 0
     }
@@ -179,7 +179,7 @@ pub(crate) async fn check(
     Ok((found, kept))
 }
 
-/// Whether the answer that a caller got about a key still holds.
+/// Returns whether the answer that a caller got about a key still holds.
 async fn look(
     store: &SharedStore,
     key: &str,

@@ -51,7 +51,7 @@ impl Journal {
         Ok(Self { bytes, changes })
     }
 
-    /// The text that the first `count` changes wrote to the file `name`.
+    /// Returns the text that the first `count` changes wrote to the file `name`.
     pub(crate) fn text_of(&self, name: &str, count: usize) -> String {
         let (mut text, mut of) = (Vec::new(), None);
         for change in &self.changes[..count] {
@@ -147,7 +147,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// The files of a folder, all of them durable.
+    /// Reads the files of a folder, all of which count as durable.
     pub(crate) fn of(folder: &Path) -> io::Result<Self> {
         let mut disk = Self::default();
         for file in fs::read_dir(folder)? {

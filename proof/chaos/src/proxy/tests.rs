@@ -10,7 +10,7 @@ fn start(address: SocketAddr) -> Proxy {
     Proxy::start(&[Target { address, names_ports: false }]).unwrap()
 }
 
-/// A server that sends everything twice.
+/// Starts a server that sends everything twice.
 fn echo() -> SocketAddr {
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

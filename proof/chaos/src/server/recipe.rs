@@ -34,7 +34,7 @@ impl Recipe {
 
 type Recipes = (String, Vec<Recipe>);
 
-/// The URL and the processes of a store's server.
+/// Returns the URL and the processes of a store's server.
 pub(super) fn of(store: &str, dir: &Path) -> io::Result<Option<Recipes>> {
     match store {
         "postgres" => postgres(dir).map(Some),
@@ -145,7 +145,8 @@ fn mariadb(dir: &Path) -> io::Result<Recipes> {
     Ok((format!("mysql://retryproof:secret@127.0.0.1:{port}/retryproof"), vec![recipe]))
 }
 
-/// A Redis server with an append-only file. The settings in `role` come last and take precedence.
+/// Returns the recipe of a Redis server with an append-only file. The settings in `role` come last
+/// and take precedence.
 fn redis(name: &str, port: u16, dir: &Path, role: &str) -> io::Result<Recipe> {
     let dir = dir.join(name);
     let config = format!(
@@ -199,7 +200,7 @@ fn sentinel(dir: &Path) -> io::Result<Recipes> {
     Ok((format!("redis+sentinel://{}/{GROUP}", addresses.join(",")), group))
 }
 
-/// The primary's port, as one of the sentinels sees it.
+/// Returns the primary's port, as one of the sentinels sees it.
 pub(super) fn primary(sentinels: &[u16]) -> io::Result<u16> {
     for sentinel in sentinels {
         let Ok(answer) = ask(*sentinel, &format!("SENTINEL get-master-addr-by-name {GROUP}"))
@@ -215,7 +216,7 @@ pub(super) fn primary(sentinels: &[u16]) -> io::Result<u16> {
     Err(io::Error::other("no sentinel knows the primary"))
 }
 
-/// Whether the server is a replica that has its primary's data.
+/// Returns whether the server is a replica that has its primary's data.
 pub(super) fn follows(port: u16) -> bool {
     ask(port, "INFO replication").is_ok_and(|answer| {
         answer.contains("role:slave") && answer.contains("master_link_status:up")

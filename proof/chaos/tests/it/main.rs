@@ -29,7 +29,7 @@ struct Ran {
 }
 
 impl Ran {
-    /// How often the report says that a rule was broken.
+    /// Returns how often the report says that a rule was broken.
     fn broken(&self, rule: &str) -> u64 {
         let rows = self.said.lines().map(str::split_whitespace);
         for row in rows {
@@ -77,7 +77,7 @@ fn chaos(name: &str, options: &[&str]) -> Ran {
     Ran { code: output.status.code(), said }
 }
 
-/// The folder of a run below the target folder, where a person can find it.
+/// Returns the folder of a run below the target folder, where a person can find it.
 fn folder(name: &str) -> PathBuf {
     let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{name}"));
     let _ = std::fs::remove_dir_all(&out);

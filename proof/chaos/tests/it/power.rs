@@ -20,7 +20,7 @@ fn losses(count: u64, options: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), said)
 }
 
-/// The number that the output states before the word `what`.
+/// Returns the number that the output states before the word `what`.
 fn count(said: &str, what: &str) -> u64 {
     let end = said.rfind(&format!(" {what}")).unwrap_or_else(|| panic!("no `{what}` in {said}"));
     let digits = said[..end].rsplit(' ').next().and_then(|count| count.parse().ok());

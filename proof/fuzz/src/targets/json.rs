@@ -61,7 +61,7 @@ fn depth(value: &Value) -> u32 {
     }
 }
 
-/// Whether the value has no double, so that `serde_json` has read each number exactly.
+/// Returns whether the value has no double, so that `serde_json` has read each number exactly.
 fn exact(value: &Value) -> bool {
     match value {
         Value::Number(number) => !number.is_f64(),

@@ -25,7 +25,7 @@ fn unreadable(error: &Error) -> u64 {
     kind(text)
 }
 
-/// What a caller of the store sees of a record.
+/// Returns what a caller of the store sees of a record.
 fn seen(record: &Record) -> (bool, u64, u16, bool, bool, bool) {
     let phase = match &record.phase {
         RecordPhase::InProgress(left) => {
@@ -122,7 +122,7 @@ pub(super) fn mysql(input: &[u8]) -> u64 {
     kind_of(&record)
 }
 
-/// The first column, in the form that the statements write.
+/// Returns the first column, in the form that the statements write.
 fn mysql_head(record: &Record) -> Vec<u8> {
     let (state, left) = match &record.phase {
         RecordPhase::InProgress(left) => (0, *left),

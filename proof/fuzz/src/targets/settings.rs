@@ -35,7 +35,7 @@ fn shown(config: Result<impl Debug>) -> (bool, String) {
     }
 }
 
-/// Whether the password occurs as the password, and nowhere else.
+/// Returns whether the password occurs as the password, and nowhere else.
 fn is_secret(url: &str) -> bool {
     let Some((_, rest)) = url.split_once("://") else { return false };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -74,7 +74,7 @@ pub(super) fn configuration(input: &[u8]) -> u64 {
     }
 }
 
-/// Whether the password occurs only as the value of a secret setting.
+/// Returns whether the password occurs only as the value of a secret setting.
 fn is_only_secret(text: &str) -> bool {
     let secret = |line: &&str| {
         let name = line.split('=').next().unwrap_or_default();

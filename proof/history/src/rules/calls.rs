@@ -11,7 +11,7 @@ pub(super) fn acts<'s>(story: &'s Story, call: &Call) -> Vec<&'s Act> {
     story.acts.iter().filter(|act| act.actor == call.actor && act.call == call.op).collect()
 }
 
-/// The completions that the owner of a token sent.
+/// Returns the completions that the owner of a token sent.
 pub(super) fn completions(story: &Story, token: u64) -> impl Iterator<Item = &Op> {
     let of = story.tenures.iter().filter(move |tenure| tenure.token == Some(token));
     of.flat_map(|tenure| tenure.of(story, Fun::Complete))

@@ -7,7 +7,7 @@ use crate::judge::Violation;
 use crate::story::{Op, Run, Story, Tenure};
 use crate::when::slop;
 
-/// The first grant of each other owner with a larger token than the holder's.
+/// Returns the first grant of each other owner with a larger token than the holder's.
 fn later<'s>(story: &'s Story, holder: &Tenure) -> Vec<&'s Op> {
     let Some(own) = holder.token else { return Vec::new() };
     let taken: Vec<&'s Tenure> = story

@@ -16,7 +16,8 @@ fn both(first: &Op, second: &Op) -> [Option<crate::story::Line>; 4] {
     [first.lines[0], first.lines[1], second.lines[0], second.lines[1]]
 }
 
-/// Whether the work of `holder` may have had a result before the call `judged` was answered.
+/// Returns whether the work of `holder` may have had a result before the call `judged` was
+/// answered.
 fn may_be_finished(story: &Story, holder: &Tenure, judged: &Op) -> bool {
     let mut completions = holder.of(story, Fun::Complete);
     completions.any(|op| {

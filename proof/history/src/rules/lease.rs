@@ -7,9 +7,9 @@ use crate::judge::Violation;
 use crate::story::{Op, Run, Story, Tenure};
 use crate::when::slop;
 
-/// The call of `holder` whose lease was certainly not over when `grant` was answered. S17 and S3
-/// judge the calls that the holder sent after that answer. S3, S6 and S9 judge an owner that may
-/// have ended its lease itself.
+/// Returns the call of `holder` whose lease was certainly not over when `grant` was answered. S17
+/// and S3 judge the calls that the holder sent after that answer. S3, S6 and S9 judge an owner that
+/// may have ended its lease itself.
 fn not_over<'s>(story: &'s Story, holder: &Tenure, grant: &Op) -> Option<&'s Op> {
     let granted = grant.answer?;
     if holder.may_have_ended(story, grant) {

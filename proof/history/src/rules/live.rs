@@ -27,7 +27,7 @@ pub fn l1(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether the call was answered without a run of its action.
+/// Returns whether the call was answered without a run of its action.
 pub(super) fn ran_nothing(call: &Call) -> bool {
     let ran_nothing = matches!(
         call.said,
@@ -53,7 +53,7 @@ pub struct Woken<'s> {
     pub done: &'s Op,
 }
 
-/// The calls whose wait a completion ended.
+/// Returns the calls whose wait a completion ended.
 pub fn woken<'s>(run: &Run, story: &'s Story) -> Vec<Woken<'s>> {
     let mut woken = Vec::new();
     for (at, call) in story.calls.iter().enumerate() {
@@ -92,8 +92,8 @@ pub fn l2(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// The latest time at which the holder's lease may have ended, from its calls with and without an
-/// answer.
+/// Returns the latest time at which the holder's lease may have ended, from its calls with and
+/// without an answer.
 pub(super) fn latest_end(story: &Story, holder: &Tenure, before: u64) -> u64 {
     let leases = holder.ops.iter().map(|at| &story.ops[*at]).filter(|op| {
         matches!(op.fun, Fun::Acquire | Fun::Extend)
@@ -205,8 +205,8 @@ fn kept<'s>(run: &Run, story: &'s Story, act: &Act) -> Option<(u64, Kept<'s>)> {
     Some((lease, kept))
 }
 
-/// The latest time at which the holder's lease ended while its action ran, if no call that could
-/// extend it had been sent by then.
+/// Returns the latest time at which the holder's lease ended while its action ran, if no call that
+/// could extend it had been sent by then.
 fn lapse(story: &Story, holder: &Tenure, end: u64) -> Option<u64> {
     let mut until = 0;
     for op in holder.ops.iter().map(|at| &story.ops[*at]) {
@@ -226,7 +226,7 @@ fn lapse(story: &Story, holder: &Tenure, end: u64) -> Option<u64> {
     (until < end).then_some(until)
 }
 
-/// Whether a fault or a slow call may have cost the holder its lease by the time `by`.
+/// Returns whether a fault or a slow call may have cost the holder its lease by the time `by`.
 fn disturbed(
     run: &Run,
     story: &Story,

@@ -76,8 +76,8 @@ enum Found {
 
 struct Placed<'s> {
     op: &'s Op,
-    /// Whether this is the first of two sendings of one call, which a store repeats if the answer
-    /// is lost. No caller got the answer to the first one.
+    /// Whether this is the first sending of a call that the store repeated because its answer was
+    /// lost.
     silent: bool,
     owner: Owner,
     value: Option<Value>,
@@ -86,8 +86,7 @@ struct Placed<'s> {
 
 struct Puzzle<'s> {
     clock: &'s StoreClock,
-    /// Whether tokens fell after the store's clock was set back, so that a free key may get a
-    /// smaller token.
+    /// Whether the clock was set back and tokens fell, so that a free key may get a smaller token.
     rewound: bool,
     /// The answered calls, in the order in which they were sent.
     sure: Vec<Placed<'s>>,
@@ -261,7 +260,7 @@ impl<'s> Puzzle<'s> {
         !beyond
     }
 
-    /// The possible records after this call, if its answer agrees with the record.
+    /// Returns the possible records after this call, if its answer agrees with the record.
     fn steps(&self, state: &State, placed: &Placed<'_>) -> Vec<State> {
         let op = placed.op;
         if op.fun.is_force() {
@@ -333,13 +332,13 @@ impl<'s> Puzzle<'s> {
         after
     }
 
-    /// The fingerprint of an acquire, whatever its answer was.
+    /// Returns the fingerprint of an acquire, whatever its answer was.
     fn asked(&self, placed: &Placed<'_>) -> Option<Print> {
         placed.print.filter(|_| placed.silent || !brought(placed.op))
     }
 }
 
-/// Whether the answer contains the stored result.
+/// Returns whether the answer contains the stored result.
 fn brought(op: &Op) -> bool {
     op.said(Said::Complete) || op.said(Said::Tombstone)
 }

@@ -268,8 +268,8 @@ fn within<'s>(ops: impl Iterator<Item = &'s Op>, from: u64, to: u64) -> u64 {
     sum
 }
 
-/// Whether a fault may have delayed the wait: a fault of the store or the network, one of the
-/// process that made the change, or a failed store call of the waiting process.
+/// Returns whether a fault may have delayed the wait: a fault of the store or the network, one of
+/// the process that made the change, or a failed store call of the waiting process.
 fn disturbed(run: &Run, due: &Due<'_>) -> bool {
     let maker = due.maker.map(|maker| maker.proc);
     let struck = run.faulty(due.since, due.end, |fault| {

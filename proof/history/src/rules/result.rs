@@ -38,7 +38,7 @@ pub fn s4(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// The answers that contained a stored value of this identity; S12 judges the others.
+/// Returns the answers that contained a stored value of this identity; S12 judges the others.
 fn replays(story: &Story) -> impl Iterator<Item = (&Op, u64)> {
     story.ops.iter().filter(|op| op.said(Said::Complete)).filter_map(|op| {
         let (scope, key, token) = op.bears.as_ref()?;
@@ -88,9 +88,9 @@ pub fn s5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether the server may have died after it showed a commit too early. InnoDB shows a commit
-/// before its log is on the disk, so it may forget a result that was already replayed, but whose
-/// completion was never acknowledged.
+/// Returns whether the server may have died after it showed a commit too early. InnoDB shows a
+/// commit before its log is on the disk, so it may forget a result that was already replayed, but
+/// whose completion was never acknowledged.
 fn shown_too_early(run: &Run, story: &Story, done: &Completed, later: &Op) -> bool {
     let died = |fault: &Fault| fault.name == "restart" && fault.from >= done.from;
     let shown = matches!(run.manifest.store.as_str(), "mariadb" | "mysql")

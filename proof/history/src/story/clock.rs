@@ -31,7 +31,7 @@ impl Default for StoreClock {
 }
 
 impl StoreClock {
-    /// The clock that the faults of a run have moved.
+    /// Returns the clock that the faults of a run have moved.
     #[must_use]
     pub fn of(faults: &[Fault]) -> Self {
         let mut moves: Vec<&Fault> = faults.iter().filter(|fault| fault.moved_ns != 0).collect();

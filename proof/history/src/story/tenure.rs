@@ -20,8 +20,8 @@ pub struct Tenure {
     pub ops: Vec<usize>,
 }
 
-/// The owners of a story: first those with a known grant, in the order of their tokens, and then
-/// the others.
+/// Returns the owners of a story: first those with a known grant, in the order of their tokens, and
+/// then the others.
 pub(super) fn tenures(ops: &[Op]) -> Vec<Tenure> {
     let mut found: Vec<Tenure> = Vec::new();
     let mut of: HashMap<u128, usize> = HashMap::new();
@@ -158,7 +158,7 @@ impl Tenure {
         Some(Completed { from: first, by, ttl, until, acknowledged, line })
     }
 
-    /// Whether the answer contains this owner's value.
+    /// Returns whether the answer contains this owner's value.
     pub fn is_borne(&self, story: &Story, op: &Op) -> bool {
         let (Some(token), Some((scope, key, borne))) = (self.token, &op.bears) else {
             return false;
@@ -181,19 +181,19 @@ impl Story {
         self.scope == scope && self.key == key
     }
 
-    /// The owners whose grants are known, in the order of their tokens.
+    /// Returns the owners whose grants are known, in the order of their tokens.
     pub fn known(&self) -> impl Iterator<Item = (&Tenure, u64)> {
         self.tenures.iter().filter_map(|tenure| Some((tenure, tenure.token?)))
     }
 
-    /// The owner with that token.
+    /// Returns the owner with that token.
     #[must_use]
     pub fn by_token(&self, token: u64) -> Option<&Tenure> {
         self.tenures.iter().find(|tenure| tenure.token == Some(token))
     }
 
-    /// The interventions of operators that had seen the holder's token, or may have seen it: the
-    /// token is unknown if no caller got the answer to the grant.
+    /// Returns the interventions of operators that had seen the holder's token, or may have seen
+    /// it: the token is unknown if no caller got the answer to the grant.
     pub fn forces<'s>(&'s self, holder: &'s Tenure) -> impl Iterator<Item = &'s Op> {
         let unheard = holder.maybe_grants(self).next().is_some();
         let is_its = move |token: u64| {
@@ -213,7 +213,7 @@ impl Story {
         self.excuse(Excuse::Operator, judged, forced)
     }
 
-    /// Whether an operator may have ended a lease while the call `op` was under way.
+    /// Returns whether an operator may have ended a lease while the call `op` was under way.
     pub(crate) fn is_forced_beside(&self, op: &Op) -> bool {
         self.ops.iter().any(|other| {
             matches!(other.fun, Fun::ForceRelease | Fun::ForceResolve)
@@ -223,8 +223,8 @@ impl Story {
         })
     }
 
-    /// Whether an owner that is not in `except` may have held the record before the call `judged`
-    /// was answered, without any answer in the history.
+    /// Returns whether an owner that is not in `except` may have held the record before the call
+    /// `judged` was answered, without any answer in the history.
     #[must_use]
     pub fn strangers(&self, except: &[u128], judged: &Op) -> bool {
         let unseen = self.tenures.iter().any(|tenure| {

@@ -26,7 +26,7 @@ pub(crate) fn manifest() -> Manifest {
     }
 }
 
-/// The rules that a history breaks, each named once.
+/// Returns the rules that a history breaks, each named once.
 pub(crate) fn broken(script: &str) -> Vec<&'static str> {
     let judgement = history::judge(&run(script));
     let mut rules: Vec<_> = judgement.violations.iter().map(|violation| violation.rule).collect();

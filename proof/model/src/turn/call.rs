@@ -66,7 +66,7 @@ impl Step<'_> {
         }
     }
 
-    /// The client whose present call has this owner, if there is one.
+    /// Returns the client whose present call has this owner, if there is one.
     fn callers(&mut self, owner: Owner) -> impl Iterator<Item = &mut Client> {
         self.s.clients.iter_mut().filter(move |client| client.owner == owner)
     }
@@ -109,7 +109,7 @@ impl Step<'_> {
     }
 }
 
-/// Whether the action has returned and its completion has no answer yet.
+/// Returns whether the action has returned and its completion has no answer yet.
 pub(super) fn has_returned(phase: Phase) -> bool {
     matches!(phase, Phase::Acted { .. } | Phase::CompleteDoubt { .. })
 }

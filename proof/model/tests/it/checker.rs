@@ -128,13 +128,13 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// The names of the violated properties.
+    /// Returns the names of the violated properties.
     pub(crate) fn violated(&self) -> Vec<&'static str> {
         let violations = WRONGS.iter().map(|wrong| wrong.name()).chain([ENDS]);
         violations.filter(|name| self.paths.contains_key(name)).collect()
     }
 
-    /// The names of the reached sights.
+    /// Returns the names of the reached sights.
     pub(crate) fn reached(&self) -> Vec<&'static str> {
         SIGHTS
             .iter()
@@ -170,7 +170,7 @@ fn walk(protocol: Protocol, expected: Sights, until: HasDiscoveries) -> Found {
     Found { states: checker.unique_state_count(), paths }
 }
 
-/// All sights except these.
+/// Returns all sights except these.
 pub(crate) fn sights_without(absent: &[Sight]) -> Sights {
     let expected = SIGHTS.iter().filter(|sight| !absent.contains(sight));
     expected.fold(Sights::default(), |all, &sight| all | sight.into())

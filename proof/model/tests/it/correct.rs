@@ -25,7 +25,7 @@ fn budget(calls: u8, strangers: u8, tombstones: u8, crashes: u8, losses: u8) -> 
     Budget { calls, strangers, tombstones, crashes, losses }
 }
 
-/// The number of clients: three, or `MODEL_CLIENTS`.
+/// Returns bounds with three clients, or with `MODEL_CLIENTS`.
 fn several() -> Bounds {
     let asked = std::env::var("MODEL_CLIENTS").ok().map(|number| number.parse::<u8>().unwrap());
     let clients = asked.unwrap_or(3);

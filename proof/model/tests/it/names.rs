@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use model::{Action, Bounds, Budget, Protocol, Sights, State, Wakeup};
 
-/// The states after `state`, apart from names, with all that the steps show.
+/// Returns the states after `state`, apart from names, with all that the steps show.
 fn ahead(protocol: &Protocol, state: &State) -> HashMap<State, Sights> {
     let mut actions = Vec::new();
     protocol.actions(state, &mut actions);

@@ -15,7 +15,7 @@ fn world(clients: u8) -> Bounds {
     }
 }
 
-/// A world with callers of one process, in which nothing is lost.
+/// Returns a world with callers of one process, in which nothing is lost.
 fn shared(clients: u8) -> Bounds {
     let budget = Budget { calls: 4, strangers: 0, tombstones: 0, crashes: 0, losses: 0 };
     Bounds { wakeup: Wakeup::One, budget, ..Bounds::new(clients) }
@@ -29,7 +29,7 @@ struct Planted {
 }
 
 impl Planted {
-    /// The length of the shortest path to the violation.
+    /// Returns the length of the shortest path to the violation.
     fn steps(&self) -> usize {
         let found = seek(Protocol::new(self.world).with(self.defect), self.breaks);
         let Some(path) = found.paths.get(self.breaks) else {

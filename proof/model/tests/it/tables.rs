@@ -33,7 +33,7 @@ static README: Mutex<()> = Mutex::new(());
 const NOW: u16 = 10;
 const MINE: Owner = Owner(1);
 
-/// Every kind of record that a caller with the owner `MINE` can meet.
+/// Returns every kind of record that a caller with the owner `MINE` can meet.
 fn records() -> Vec<(&'static str, Slot)> {
     let held = |owner, expires, keep_until| {
         Record::InProgress(Held {
@@ -155,7 +155,7 @@ fn phase_name(phase: Phase) -> String {
     }
 }
 
-/// The client that acts, and what it does; `None` for events from outside.
+/// Returns the client that acts and what it does, or `None` for events from outside.
 fn action_name(action: Action) -> Option<(u8, &'static str)> {
     let lost = |fate, answered, lost| if fate == Fate::Answered { answered } else { lost };
     Some(match action {
@@ -187,7 +187,7 @@ fn action_name(action: Action) -> Option<(u8, &'static str)> {
     })
 }
 
-/// Every step of a client in any state of two small worlds, by the kinds of its phases.
+/// Returns every step of a client in any state of two small worlds, by the kinds of its phases.
 fn client_steps() -> BTreeMap<(Phase, &'static str), BTreeSet<String>> {
     let budget = Budget { calls: 3, strangers: 1, tombstones: 1, crashes: 1, losses: 1 };
     let mut steps: BTreeMap<(Phase, &'static str), BTreeSet<String>> = BTreeMap::new();
@@ -215,8 +215,8 @@ fn client_steps() -> BTreeMap<(Phase, &'static str), BTreeSet<String>> {
     steps
 }
 
-/// The phase without what the table does not show, so that equal kinds are merged; in the order of
-/// a call.
+/// Returns the phase without what the table does not show, so that equal kinds are merged. Kinds
+/// are in the order of a call.
 fn kind(phase: Phase) -> Phase {
     match phase {
         Phase::Waiting { stage: Stage::Awake, refused, .. } => {

@@ -3,9 +3,9 @@
 //! accepts, compiled and run.
 //!
 //! `tests/ui/fail` has one refused combination per file, beside the compiler's whole output. The
-//! type checker refuses `typed_*.rs`. Its words around ours change from release to release, so its
-//! output is compared under one release only. After a change, run `TRYBUILD=overwrite cargo test -p
-//! refusals` and read the difference.
+//! type checker refuses `typed_*.rs`. The compiler's words around ours change from release to
+//! release, so the output is compared under one release only. After a change, run
+//! `TRYBUILD=overwrite cargo test -p refusals` and read the difference.
 
 use std::process::Command;
 

@@ -79,7 +79,8 @@ async fn ann_4_id_1_functions_inside_of_two_functions_share_no_record() {
     }
 }
 
-/// Arguments with names that the expansion uses itself, a pattern, a generic type and lifetimes.
+/// Takes arguments with names that the expansion uses itself, a pattern, a generic type and
+/// lifetimes.
 #[idempotent(key = call, engine = engine, scope = "hygiene")]
 async fn hygiene<'a, T: Display + ?Sized>(
     engine: Arc<IdempotencyEngine>,

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The URLs of PostgreSQL, MySQL and Redis: an error says what is wrong with a URL without its
-//! password, also with the real servers. The lab's suites, which create and drop tables, show that
-//! each store works through a URL.
+//! The URLs of PostgreSQL, MySQL and Redis: an error says what is wrong with a URL and does not
+//! show its password, with the real servers too. The lab's suites, which create and drop tables,
+//! show that each store works through a URL.
 
 use std::time::{Duration, Instant};
 
 use super::{configured, refusal, run};
 use retryproof::{ErrorKind, IdempotencyConfig, Outcome};
 
-/// The variable of this name in the environment, or in the file that `cargo xtask services` wrote.
+/// Returns the variable of this name in the environment, or in the file that `cargo xtask services`
+/// wrote.
 pub(super) fn variable(name: &str) -> String {
     let written = || {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
@@ -19,12 +20,12 @@ pub(super) fn variable(name: &str) -> String {
     value.unwrap_or_else(|| panic!("no {name} for this test: run `cargo xtask services up`"))
 }
 
-/// The part of a URL from the host on.
+/// Returns the part of a URL from the host on.
 fn place(url: &str) -> &str {
     url.rsplit_once('@').or_else(|| url.split_once("://")).expect("a URL").1
 }
 
-/// The URL of the server, without the database.
+/// Returns the URL of the server, without the database.
 fn server(url: &str) -> &str {
     url.rsplit_once('/').expect("a database").0
 }

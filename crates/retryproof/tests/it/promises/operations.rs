@@ -130,8 +130,8 @@ fn http_11_every_code_is_on_the_page_with_its_status() {
     assert_eq!(codes.len(), 16, "and no other");
 }
 
-/// The identity that the store holds after one request with the key `order-17`: its scope and the
-/// digits of its key.
+/// Returns the identity that the store holds after one request with the key `order-17`: its scope
+/// and the digits of its key.
 async fn identity_of(filter: IdempotencyFilter, tenant: Option<&'static str>) -> String {
     let scope = Policy::new("s");
     let app = Router::new().route("/", post(|| async { "done" }).layer(filter.guard(scope)));
@@ -219,7 +219,7 @@ fn run(recipe: &str) -> String {
     String::from_utf8(ran.stdout).unwrap()
 }
 
-/// The texts of the log lines from `info` upwards in a source file.
+/// Returns the texts of the log lines from `info` upwards in a source file.
 fn log_lines(source: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for level in ["info", "warn", "error"] {
@@ -295,7 +295,7 @@ fn every_log_line_is_on_the_page_and_no_other() {
     }
 }
 
-/// A file of `docs/operate`, in a checkout of the repository.
+/// Reads a file of `docs/operate`, in a checkout of the repository.
 fn operate(name: &str) -> Option<String> {
     let path = repository()?.join("docs/operate").join(name);
     Some(std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}")))

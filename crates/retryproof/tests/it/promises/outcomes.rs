@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The table "What a call ends as" of the front page, row by row.
+//! Checks the table "How a call ends" on the front page.
 
 use std::time::Duration;
 

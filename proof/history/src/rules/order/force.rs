@@ -12,7 +12,7 @@ use crate::event::{Fun, Said};
 const OTHER: Token = Token(u16::MAX);
 
 impl Puzzle<'_> {
-    /// The possible records after an intervention, if its answer agrees with the record.
+    /// Returns the possible records after an intervention, if its answer agrees with the record.
     pub(super) fn forced(&self, state: &State, placed: &Placed<'_>) -> Vec<State> {
         let op = placed.op;
         let Some(asked) = op.asked else { return Vec::new() };

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: MIT OR Apache-2.0 ANN-1: an endpoint may have any name, because none
-// clashes with a name in the expansion.
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ANN-1: an endpoint may have any name, because none clashes with a name in the expansion.
 #![deny(warnings)]
 use axum::Router;
 use axum::http::Method;

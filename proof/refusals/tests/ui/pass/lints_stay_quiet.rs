@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: MIT OR Apache-2.0 The expansion triggers none of the lints that a strict
-// program denies.
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The expansion triggers none of the lints that a strict program denies.
 #![deny(warnings, missing_docs, unreachable_pub, missing_debug_implementations)]
 #![forbid(unsafe_code)]
 #![deny(
