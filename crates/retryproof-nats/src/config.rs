@@ -151,7 +151,8 @@ impl NatsListenerBuilder {
     }
 
     /// Sets how long a redelivery waits while another delivery of its message is in flight. The
-    /// default is zero, so the listener parks the redelivery immediately (LST-1).
+    /// default is zero, so the listener parks the redelivery immediately (LST-1): it keeps the
+    /// message, and runs the handler again later.
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
         self.messages.wait_timeout = timeout;
         self
@@ -178,10 +179,10 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// Sets how many messages can be parked, for example while another delivery with the same key
-    /// is handled. The default is 500. The maximum is 10,000 or half of the consumer's
-    /// `max_ack_pending`, whichever is lower. Any further message is given back with a delay, which
-    /// uses up one of its deliveries.
+    /// Sets how many messages can be parked, that is, kept unanswered until the handler runs again,
+    /// for example while another delivery with the same key is handled. The default is 500. The
+    /// maximum is 10,000 or half of the consumer's `max_ack_pending`, whichever is lower. Any
+    /// further message is given back with a delay, which uses up one of its deliveries.
     pub fn max_parked(mut self, messages: usize) -> Self {
         self.max_parked = messages.min(10_000);
         self

@@ -38,7 +38,7 @@ pub(crate) struct StreamPosition {
     pub(crate) deliveries: u64,
 }
 
-/// Finds the key or the data subject of a message; `None` if the message has none.
+/// A function that finds the key or the data subject of a message, if the message has one.
 pub(crate) type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
 
 /// Returns the text of the header `name`.

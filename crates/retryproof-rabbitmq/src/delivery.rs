@@ -35,7 +35,7 @@ struct Inner {
     call: MessageCall,
 }
 
-/// Finds the key or the data subject of a message; `None` if the message has none.
+/// A function that finds the key or the data subject of a message, if the message has one.
 pub(crate) type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
 
 impl Delivery {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! AES-256-GCM-SIV, for results and for data keys. A sealed text is a random nonce, the ciphertext
-//! and the tag.
+//! AES-256-GCM-SIV, for results and for data keys. A sealed text consists of a random nonce, the
+//! ciphertext and the tag.
 
 use std::fmt;
 

@@ -61,8 +61,8 @@ impl Seals {
     /// Destroys the key of a subject permanently (SEAL-4). This process notices immediately, and
     /// every other process when its cached copy of the key expires. The call can be repeated.
     ///
-    /// Copies of the table of keys still have the wrapped key. If there may be such copies, rotate
-    /// the master key afterwards, and destroy the old master key.
+    /// Copies of the table of keys still contain the wrapped key. If there may be such copies,
+    /// rotate the master key afterwards, and destroy the old master key.
     ///
     /// # Errors
     /// The errors of the table.

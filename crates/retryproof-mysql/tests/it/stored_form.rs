@@ -93,7 +93,7 @@ async fn shown(store: &MysqlStore, id: &Identity) -> Option<HolderNote> {
 async fn rec_2_busy_and_complete_answers_carry_the_note() {
     let table = Table::new().await;
     for (returning, store) in stores(&table).await {
-        // This store reads each key for the first time when its record is complete.
+        // This store reads each key for the first time when the key's record is complete.
         let config = table.config().with_returning(returning);
         let other = MysqlStore::connect(config).await.expect("connected");
         for (at, byte) in [b';', b','].into_iter().enumerate() {

@@ -26,8 +26,8 @@ async fn run_5_a_stop_waits_for_what_runs_and_gives_back_what_was_not_begun() {
     gate.let_go(1);
     running.ended().await.expect("no error");
     assert_eq!((gate.begun(), counters.read().acks), (1, 1));
-    // Messages are not given back to the pull request that is still open. Otherwise, the server
-    // would deliver them over that request again and again.
+    // The listener gives messages back with a delay. Otherwise, the server would deliver them again
+    // and again to the pull request that is still open.
     let delivered = streams.info().await.delivered.consumer_sequence;
     assert!(delivered <= 10, "{delivered} deliveries of five messages");
     // The next listener gets the other messages as soon as that pull request ends, and does not

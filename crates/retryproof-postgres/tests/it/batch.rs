@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completions of many callers at the same time, which share statements. Each caller gets the
+//! Completions that many callers send at the same time share statements. Each caller gets the
 //! result of its own completion.
 
 use std::sync::Arc;
@@ -141,8 +141,8 @@ async fn cmp_2_cmp_3_each_of_many_completions_is_judged_by_its_own_owner() {
 #[tokio::test]
 async fn sto_5_locked_rows_hold_up_their_own_completions_alone() {
     let table = Table::new().await;
-    // The first round locks one row of a shared statement. In the second round, enough completions
-    // are sent alone and wait for locked rows to occupy every slot.
+    // The first round locks one row of a shared statement. In the second round, so many completions
+    // are sent alone, each waiting for a locked row, that they occupy every slot.
     for (round, rows) in [vec![50], vec![0, 1, 2, 3, 4, 5, 6, 7]].into_iter().enumerate() {
         let store = patient(&table).await;
         let all = granted(&store, &format!("round {round}")).await;

@@ -27,8 +27,8 @@ async fn sto_5_a_pooler_that_was_denied_is_found_out_by_the_first_stray_statemen
     let table = Table::new().await;
     let config =
         PostgresConfig::from_url(&pgbouncer()).expect("a URL").with_table_name(&table.name);
-    // Set `Pooler::Session`, so that the check at connect does not find the pooler. A pooler that
-    // hands out its connections in turn could escape that check, too.
+    // Set `Pooler::Session`, so that the store does not look for a pooler when it connects. A
+    // pooler that hands out its connections in turn could also escape that check.
     let connect = || async {
         PostgresStore::connect(config.clone().with_pooler(Pooler::Session))
             .await

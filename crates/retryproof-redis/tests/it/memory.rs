@@ -42,7 +42,7 @@ type Ended = Result<(Outcome<String>, Recorded, bool), Recorded>;
 struct Working {
     call: tokio::task::JoinHandle<Ended>,
     go: Arc<Notify>,
-    /// 1 after the action was notified that it had lost its lease.
+    /// Set to 1 when the action is notified that it has lost its lease.
     lost: Arc<AtomicU64>,
 }
 

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use crate::support::server::{Group, Server};
 use crate::support::{LONG, ask, completion, config, execute, grant, id, replay, request};
 
-/// Longer than a failover takes, even if a sentinel pauses for 30 s because a busy machine has
-/// delayed it by 2 s.
+/// A time limit that is longer than a failover takes, even if a sentinel pauses for 30 s because a
+/// busy machine has delayed it by 2 s.
 const PATIENCE: Duration = Duration::from_secs(75);
 
 /// Tries to acquire a new key until a server grants it.

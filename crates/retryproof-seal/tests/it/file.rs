@@ -164,7 +164,7 @@ async fn seal_4_no_copy_of_a_moved_key_is_left() {
 }
 
 /// The length in bytes of the parts of a wrapped key by which the tests find a copy. They do not
-/// look for the whole key, because new data may have overwritten some of a copy.
+/// look for the whole key, because new data may have overwritten a part of the copy.
 const PART: usize = 12;
 
 /// Creates a table of 1,000 rows, and rotates it to a master key with a longer id, so that rows

@@ -20,8 +20,8 @@ async fn store(table: &Table) -> (WireProxy, MysqlStore) {
 }
 
 /// Each call is dropped before the connection that it needs is open, because connecting takes three
-/// round trips. A later call finds the connection open. Its statement takes two round trips, which
-/// is less than the time until it would be dropped.
+/// round trips. A later call finds the connection open. Its statement takes two round trips, and
+/// ends before the call would be dropped.
 #[tokio::test]
 async fn sto_5_a_dial_outlives_the_call_that_began_it() {
     let table = Table::new().await;
