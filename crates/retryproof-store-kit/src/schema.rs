@@ -72,7 +72,8 @@ pub struct MetaRows {
 
 impl MetaRows {
     /// Fails if the tables were set up with an identity secret other than the program's (ID-5).
-    /// Tables that have neither row are not set up yet, and the check succeeds.
+    /// Tables without a `schema` row and without an `identity` row are not set up yet, and the
+    /// check succeeds.
     ///
     /// # Errors
     /// [`ErrorKind::Config`], as in [`IdentitySecret::check`].

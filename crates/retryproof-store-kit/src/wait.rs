@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 /// - `poll` returns the pauses between reads. If the pauses change, for example because the server
 ///   no longer sends notifications, the waiter starts again at the shortest pause.
 /// - `remaining_lease` reads the record and returns the time left in the lease, or `None` to end
-///   the wait. The next read happens when that time has passed, at the latest. Return
+///   the wait. The next read happens at the latest when that time has passed. Return
 ///   [`Duration::MAX`] to read only after the pauses of `poll`.
 ///
 /// ```

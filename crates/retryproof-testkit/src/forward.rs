@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`forward!`](crate::forward): the calls that a wrapper passes on unchanged.
 
-/// Writes methods of [`IdempotencyStore`](crate::retryproof_core::IdempotencyStore) that pass the
-/// call on to a field. Use the macro inside the `impl` block of a wrapper, for the methods that the
-/// wrapper does not change. A method that is neither listed nor written is a compile error.
+/// Generates methods of [`IdempotencyStore`](crate::retryproof_core::IdempotencyStore) that pass
+/// the call on to a field. Use the macro inside the `impl` block of a wrapper, for the methods that
+/// the wrapper does not change. A method that is neither listed nor written is a compile error.
 ///
 /// ```
 /// use retryproof_core::store::{AcquireRequest, Acquired};

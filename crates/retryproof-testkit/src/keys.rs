@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use retryproof_core::seal::{DataSubject, SealFuture, Sealer, SealingKey, SubjectKey, Unsealed};
 use retryproof_core::{Error, ErrorKind, Result};
 
-/// The number of bytes of a key's number, and of a binding's length. Both precede the sealed bytes.
+/// How many bytes a key's number and a binding's length each take. Both precede the sealed bytes.
 const NUMBER: usize = 8;
 
 /// A sealer for tests (SEAL-1). Clones share their keys, as processes share a table of keys.

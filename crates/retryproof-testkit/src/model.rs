@@ -9,7 +9,7 @@ use std::time::Duration;
 use retryproof_core::FencingToken;
 use retryproof_core::store::FencedWrite;
 
-/// The model uses numbers for owners, fingerprints and values.
+/// The number of an owner. The model also uses numbers for fingerprints and values.
 pub(crate) type Owner = usize;
 
 #[derive(Debug, Clone, Default)]

@@ -71,7 +71,7 @@ pub async fn connect_with(config: &IdempotencyConfig) -> Result<SharedStore> {
 }
 
 /// Creates or updates the tables of the store that `url` names (STO-3). Redis has no tables.
-/// Instead, this function records there that the keys are stored as plain text (ID-5). Call this
+/// Instead, this function records in Redis that the keys are stored as plain text (ID-5). Call this
 /// function where your other migrations run. It can run repeatedly, and in several processes at the
 /// same time. The call ends within two minutes, of which it waits at most one for another process's
 /// migration.
