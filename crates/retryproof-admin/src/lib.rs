@@ -31,7 +31,7 @@ const MAX_FORM_BYTES: usize = 8 * 1_024;
 const POLICY: &str = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; \
                       frame-ancestors 'none'";
 
-/// Sent with every response, refusals included.
+/// The header fields of every response, refusals included.
 const HEADERS: [(HeaderName, &str); 7] = [
     (header::CACHE_CONTROL, "no-store"),
     (header::CONTENT_SECURITY_POLICY, POLICY),

@@ -127,7 +127,7 @@ pub(crate) enum Verb {
     #[command(after_help = "Examples:\n  retryproof export > records.jsonl\n  \
                             retryproof export --scope payments | gzip > payments.gz")]
     Export(ScanArguments),
-    /// Adds the complete records that `export` has printed to a store. A record that the store
+    /// Adds to a store the complete records that `export` has printed. A record that the store
     /// already has stays unchanged.
     #[command(after_help = "Examples:\n  retryproof import records.jsonl --reason \"move to \
                             PostgreSQL\"\n  gunzip < payments.gz | retryproof import --yes \

@@ -37,8 +37,8 @@ pub(crate) struct RecordLine {
     pub(crate) expires_at: Option<u64>,
 }
 
-/// Returns a line without its newline. `secret` is the store's identity secret, and `now` is in
-/// milliseconds since 1970.
+/// Returns the record as a line, without a newline. `secret` is the store's identity secret, and
+/// `now` is in milliseconds since 1970.
 pub(crate) fn written(
     id: &Identity,
     secret: Option<&IdentitySecret>,

@@ -225,9 +225,9 @@ impl Default for Tombstone {
 /// ```
 #[derive(Debug, Clone)]
 pub struct StoredResult {
-    /// Boxed, so that a result without a note stays small. This field comes before `envelope`, so
-    /// it is dropped first. The drop of foreign `Bytes` in `envelope` can panic, and a later field
-    /// with a destructor would need extra code for that case.
+    /// The note is boxed, so that a result without a note stays small. This field comes before
+    /// `envelope`, so it is dropped first. The drop of foreign `Bytes` in `envelope` can panic, and
+    /// a later field with a destructor would need extra code for that case.
     holder: Option<Box<HolderNote>>,
     envelope: Blob,
     fingerprint: Option<Fingerprint>,

@@ -80,9 +80,9 @@ pub struct StoreProfile {
     /// Whether the records exist only in this process and every acquire and completion is ready at
     /// its first poll.
     ///
-    /// The engine then polls these calls without allocating, and creates owner ids without a system
-    /// call. After a fork, two processes can create the same id, which is safe only if they share
-    /// no records (ACQ-9).
+    /// If so, the engine polls these calls without allocating, and creates owner ids without a
+    /// system call. After a fork, two processes can create the same id, which is safe only if they
+    /// share no records (ACQ-9).
     ///
     /// A wrapper must call [`without_immediate`](Self::without_immediate) on the profile if its own
     /// calls can wait. Otherwise, the engine drops an acquire or a completion that has to wait, and

@@ -20,7 +20,7 @@ use retryproof_core::{
 };
 use tower::ServiceExt as _;
 
-/// Serves one record with each page of a scan. Clones share the records.
+/// A store that returns one record on each page of a scan. Clones share the records.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shelf(Arc<Mutex<Content>>);
 

@@ -15,7 +15,7 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Keeps up to `limit` bytes.
+    /// Creates a capture that keeps up to `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         // The length of each chunk is stored in 32 bits, so the limit must also fit into 32 bits.
         let limit = limit.min(u32::MAX as usize);

@@ -110,8 +110,8 @@ impl StartReport {
     }
 }
 
-/// Returns this program's own file. On Linux, this works even if an upgrade has replaced the file
-/// since the program started.
+/// Returns the path of this program's own file. On Linux, the path works even if an upgrade has
+/// replaced the file since the program started.
 fn own_program() -> io::Result<PathBuf> {
     let link = PathBuf::from("/proc/self/exe");
     if cfg!(target_os = "linux") && link.exists() { Ok(link) } else { std::env::current_exe() }

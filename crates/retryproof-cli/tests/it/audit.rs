@@ -126,7 +126,7 @@ fn ops_10_requests_and_their_outcomes_are_listed_on_every_server() {
     requests_are_audited(&mariadb());
 }
 
-/// `get` names the newest change of a record, and skips requests that were refused.
+/// Checks that `get` names the newest change of a record, and skips requests that were refused.
 fn get_names_the_last_change(place: &Place) {
     let token = completed(place, "canary");
     let last = || json(place, &["get", "work", "canary"])["last_change"].clone();

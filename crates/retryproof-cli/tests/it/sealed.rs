@@ -183,8 +183,8 @@ fn seal_8_the_answers_of_a_subject_are_erased() {
     }
 }
 
-/// A rotation of keys and an erase of a subject are in the audit table, without the subject's name.
-/// If the table cannot be written, no key changes.
+/// A rotation of keys and an erase of a subject are recorded in the audit table, without the
+/// subject's name. If the table cannot be written, no key changes.
 #[test]
 fn ops_10_changes_of_keys_are_in_the_audit_table() {
     let place = Place::sealed_sqlite();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! REC-1: a store that another version of the program has set up or written. Each refusal says which
-//! side to upgrade, and changes nothing.
+//! REC-1: a store that another version of the program has set up or written to. Each refusal says
+//! which side to upgrade, and changes nothing.
 
 use std::process::Output;
 

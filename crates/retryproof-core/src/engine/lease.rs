@@ -55,7 +55,7 @@ pub(super) struct LeaseState {
     pub(super) shadow: Option<ShadowVerdict>,
     pub(super) duration: Duration,
     granted_at: Instant,
-    /// How long the call had taken when it requested the lease.
+    /// How long the call had been running when it requested the lease.
     waited: Duration,
     /// After this instant the lease sends no more heartbeats (RUN-6).
     hold_until: Instant,

@@ -78,8 +78,8 @@ impl StoreClient {
 
     /// Creates a second client, which sends its calls to `store`. That store grants every call
     /// (CTX-5, CTX-6). The second client has the same time limits, clock and observers as the
-    /// first. It also has the same [`shared`](Self::shared) store, so that a transaction on a wrong
-    /// database is still refused.
+    /// first. It also has the same [`shared`](Self::shared) store, so that a transaction on the
+    /// wrong database is still refused.
     pub(super) fn unguarded(&self, store: Arc<dyn DynStore>) -> Self {
         let profile = store.dyn_profile();
         Self {

@@ -84,8 +84,8 @@ pub enum Reason {
 pub enum Poison {
     /// The message has no key.
     NoKey,
-    /// The message's key violates ID-3: a key must have 1 to 512 bytes, must not be blank, and must
-    /// not contain control characters.
+    /// The message's key violates ID-3: a key must be 1 to 512 bytes long, must not be blank, and
+    /// must not contain control characters.
     BadKey,
     /// The message's body or headers cannot be decoded.
     Unreadable,

@@ -54,7 +54,7 @@ pub(super) fn is_still_sealed() -> Error {
     )
 }
 
-/// Whether an envelope says that it is sealed.
+/// Whether an envelope is marked as sealed.
 pub(crate) fn is_sealed(envelope: &[u8]) -> bool {
     matches!(envelope, [m0, m1, VERSION, flags, ..]
         if [*m0, *m1] == MAGIC && flags & MUST_UNDERSTAND == SEALED)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The binding of a sealed result: what is authenticated with the result, so that the result can be
-//! opened only in the record for which it was sealed (SEAL-5).
+//! The binding of a sealed result: the data that is authenticated with the result, so that the
+//! result can be opened only in the record for which it was sealed (SEAL-5).
 
 use crate::identity::Identity;
 use crate::payload::SEALED_HEADER;

@@ -2,9 +2,9 @@
 //! [`SharedWaits`]: the waiters of one identity in an engine share one wait on the store (ACQ-5,
 //! ACQ-13).
 //!
-//! A fair mutex selects the leader among the waiters: the waiter that holds the mutex. The leader
-//! calls the store until its wait ends or is dropped. Then the next waiter becomes the leader. A
-//! leader publishes its result, and the other waiters read the result when they get the mutex.
+//! The waiter that holds a fair mutex is the leader. The leader calls the store until its wait ends
+//! or is dropped. Then the next waiter becomes the leader. A leader publishes its result, and the
+//! other waiters read the result when they get the mutex.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -201,8 +201,9 @@ impl<T: Send + 'static> CompletionRecorder for InTransaction<'_, T> {
     }
 }
 
-/// Guards a joined action. A drop rolls back the transaction, which contains the action's whole
-/// effect. The drop therefore also frees the key, unless the action called `hold_on_error`.
+/// Guards a joined action. If the action is dropped, the transaction is rolled back, which undoes
+/// the action's whole effect. The drop therefore also frees the key, unless the action called
+/// `hold_on_error`.
 fn rolling_back(held: HeldLease) -> DropGuard {
     DropGuard::new(held, OnDrop::Release, Phase::RolledBack)
 }

@@ -60,7 +60,7 @@ struct DueBeats {
     /// When the serving task's sleep ends. Only a heartbeat that is due earlier has to wake the
     /// task.
     wakes: Option<Instant>,
-    /// Whether a task serves the queue. None does if the queue is empty or its runtime has ended.
+    /// Whether a task serves the queue; `false` if the queue is empty or its runtime has ended.
     served: bool,
 }
 

@@ -50,7 +50,7 @@ impl MeasuredScopes {
     }
 
     /// Returns the scope called `name`, or the entry for all other scopes if [`MAX_SCOPES`] other
-    /// scopes already have entries of their own. The flag tells whether this call added the scope.
+    /// scopes already have entries of their own. The flag says whether this call added the scope.
     pub(super) fn get(&self, name: &str) -> (Arc<MeasuredScope>, bool) {
         if name == OTHER_SCOPES {
             return (Arc::clone(&self.other), false);
