@@ -3,7 +3,7 @@
 //!
 //! | field | content |
 //! |---|---|
-//! | `retryproof_record` | the version of this form, 1 |
+//! | `retryproof_record` | the version of this format, 1 |
 //! | `scope`, `key` | the identity, as it is stored |
 //! | `identity_mark` | the mark of the identity secret as text, if `key` is a digest (ID-5) |
 //! | `state` | `complete` or `in_progress` |
@@ -92,7 +92,7 @@ impl RecordLine {
             Some(VERSION) => {}
             Some(version) => {
                 return Err(format!(
-                    "a newer version of `retryproof export` wrote it (form {version}); upgrade \
+                    "a newer version of `retryproof export` wrote it (format {version}); upgrade \
                      this program"
                 ));
             }
