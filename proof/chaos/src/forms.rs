@@ -71,7 +71,7 @@ impl Behind {
         }
     }
 
-    /// Brings the tables to the newer form. Redis has none.
+    /// Brings the tables to the newer form. Redis has no tables.
     pub(crate) async fn add(&self) -> Result<()> {
         self.run(ADDED).await
     }

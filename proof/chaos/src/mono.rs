@@ -8,8 +8,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// A millisecond.
 pub(crate) const MS: u64 = 1_000_000;
 
-/// Nanoseconds of a clock that all processes of the machine share. It is read from the kernel, so a
-/// preloaded library that changes a process's time does not affect it.
+/// Returns the nanoseconds of a clock that all processes of the machine share. The clock is read
+/// from the kernel, so a preloaded library that changes a process's time does not affect it.
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000

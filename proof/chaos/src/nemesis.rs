@@ -49,7 +49,7 @@ const FAILOVER_EVERY: u64 = 30_000;
 const CLOCK_EVERY: u64 = 2_500;
 const JUMP_EVERY: u64 = 5_000;
 
-/// A fault that cannot happen now is tried again after so many milliseconds.
+/// A fault that cannot happen now is tried again after this many milliseconds.
 const AGAIN: u64 = 100;
 
 /// How often each fault was made.

@@ -99,7 +99,7 @@ impl Proxy {
                     tokio::spawn(serve(listener, target, passage.clone()));
                 }
                 let mut weather = passage.weather;
-                // Serve until the [`Proxy`] is dropped.
+                // Serve until the `Proxy` is dropped.
                 while weather.changed().await.is_ok() {}
             });
         });

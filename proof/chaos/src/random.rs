@@ -37,7 +37,7 @@ impl Random {
         self.within(1 << bits..1 << (bits + 1)).clamp(range.start, range.end.max(range.start))
     }
 
-    /// True with a probability of `percent` %.
+    /// Returns true with a probability of `percent` %.
     pub(crate) fn percent(&mut self, percent: u64) -> bool {
         self.within(0..100) < percent
     }

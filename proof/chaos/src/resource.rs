@@ -73,7 +73,7 @@ impl Resource {
             event.said = Some(if applied { Said::Applied } else { Said::Refused });
             if applied {
                 file.rewind()?;
-                // Replace the token by a single write of a fixed length: a kill between two
+                // Replace the token in a single write of a fixed length: a kill between two
                 // operations would leave an empty file.
                 file.write_all(format!("{token:020}").as_bytes())?;
             }

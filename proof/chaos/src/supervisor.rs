@@ -63,7 +63,7 @@ pub(crate) fn data_folder() -> std::io::Result<PathBuf> {
 /// Returns the faults that a run can make with this store.
 fn possible(store: &str) -> &'static [&'static str] {
     match store {
-        // A kill would delete its records.
+        // A kill would delete the records of the memory store.
         "memory" => &["stop", "lose", "clock"],
         "sqlite" => &["kill", "stop", "clock", "jump", "lose"],
         "sentinel" => &["kill", "stop", "cut", "one-way", "half-open", "clock", "jump", "failover"],
@@ -149,8 +149,8 @@ fn with_store(
         Some(server) => server.targets(),
         None => authority(&direct).into_iter().collect(),
     };
-    // Each worker has a separate proxy, so that its connections can be disturbed without those of
-    // the other workers.
+    // Each worker has a separate proxy, so that its connections can be disturbed while those of the
+    // other workers are not.
     let is_disturbed = |kind: &&str| faults.iter().any(|fault| fault == kind);
     let count =
         if ["cut", "one-way", "half-open"].iter().any(is_disturbed) { plan.workers } else { 0 };
@@ -305,7 +305,7 @@ fn refused(url: &str) -> Result<(), Box<dyn Error>> {
 /// (ACQ-4).
 fn poll_ms(store: &str) -> u64 {
     match store.split(':').next().unwrap_or_default() {
-        // No waiter has to poll, because every change happens in its own process.
+        // No waiter has to poll, because every change happens in the waiter's own process.
         "memory" => 0,
         "sqlite" => 24,
         "mariadb" | "mysql" => 48,
@@ -336,7 +336,8 @@ fn write_manifest(
         share: plan.share,
         poll_ms: poll_ms(&plan.store),
         // On a shared machine, a server's notification takes longer than one inside a process.
-        // Medians of healthy runs were up to 2 ms, and of runs without notifications, 9 and 12 ms.
+        // The medians of healthy runs were up to 2 ms, and those of runs without notifications were
+        // 9 and 12 ms.
         wake_ms: if pushes { 6 } else { 5 },
         pushes,
         races: plan.races,

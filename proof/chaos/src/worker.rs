@@ -27,7 +27,8 @@ use crate::world::World;
 /// The time between two reads of the clock, which show whether the process has run.
 const TICK_MS: u64 = 10;
 
-/// If the wall clock moves on by this much more or less than the monotonic clock, it was moved.
+/// If the advances of the wall clock and of the monotonic clock differ by more than this, the wall
+/// clock was moved.
 const MOVED_US: u64 = 500_000;
 
 /// Runs until the supervisor ends it. The error is for the worker's log.

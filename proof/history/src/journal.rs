@@ -37,7 +37,7 @@ impl Journal {
     }
 }
 
-/// FNV-1a, which identifies bytes in a history. It is not fit for secrets.
+/// Hashes bytes with FNV-1a, to identify them in a history. The hash is not fit for secrets.
 #[must_use]
 pub fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

@@ -75,7 +75,7 @@ pub(crate) fn wrong(
     }
 }
 
-/// Nanoseconds in a readable form.
+/// Formats nanoseconds for a reader.
 pub(crate) fn ms(ns: u64) -> String {
     format!("{}.{:02} ms", ns / 1_000_000, ns % 1_000_000 / 10_000)
 }

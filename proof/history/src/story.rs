@@ -367,7 +367,7 @@ impl Run {
         self.manifest.wake_ms * crate::when::MS
     }
 
-    /// `operation-timeout` of the run's engines.
+    /// Returns the `operation-timeout` of the run's engines.
     #[must_use]
     pub fn operation_timeout(&self) -> u64 {
         self.manifest.operation_timeout_ms * crate::when::MS

@@ -93,7 +93,7 @@ impl State {
         }
     }
 
-    /// The tokens of one identity, which are never compared with those of another.
+    /// Visits the tokens of one identity, which are never compared with those of another identity.
     fn each_token(&mut self, identity: usize, mut see: impl FnMut(&mut Token)) {
         see(&mut self.slots[identity].last);
         if let Record::InProgress(held) = &mut self.slots[identity].record {

@@ -180,7 +180,7 @@ impl Slot {
 
     /// Returns all that a correct store may do with `op` at `now`: [`step`](Self::step), and the
     /// same after a purge if a purge is due, because a store may drop expired records at any time.
-    /// A property test continues with the one whose answer matches the store's.
+    /// A property test continues with the state whose answer matches the store's answer.
     pub fn allowed(self, now: Tick, op: Op) -> impl Iterator<Item = (Self, Answer)> {
         let (purged, due) = self.step(now, Op::Purge);
         let after_purge = (due == Answer::Purged(true)).then(|| purged.step(now, op));
@@ -194,7 +194,7 @@ impl Slot {
         matches!(self.record, Record::InProgress(held) if held.token == seen && now < held.expires)
     }
 
-    /// [`step`](Self::step) of a store with a planted bug.
+    /// Like [`step`](Self::step), but for a store with a planted bug.
     #[must_use]
     pub fn step_with(self, now: Tick, op: Op, flaw: Option<Defect>) -> (Self, Answer) {
         match op {

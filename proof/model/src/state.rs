@@ -48,8 +48,8 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Lease 2, ttl 3, wait 2: the smallest lengths with which a lease can end during a wait and
-    /// before a result's ttl. The budgets are for a run of some seconds.
+    /// Creates bounds with lease 2, ttl 3 and wait 2, the smallest lengths with which a lease can
+    /// end during a wait and before a result's ttl. The budgets are for a run of some seconds.
     #[must_use]
     pub fn new(clients: u8) -> Self {
         Self {

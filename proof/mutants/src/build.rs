@@ -155,7 +155,7 @@ impl<'a> Tree<'a> {
         constant: &BTreeSet<String>,
         count: usize,
     ) -> Result<BTreeMap<String, Switched>, String> {
-        // Write a file whose mutants were all refused too, in its original form.
+        // Also write a file whose mutants were all refused, in its original form.
         let mut by_file: BTreeMap<&str, Numbered<'_>> =
             all.values().map(|mutant| (&*mutant.file, Numbered::new())).collect();
         for (&number, &mutant) in mutants {

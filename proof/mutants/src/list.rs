@@ -60,8 +60,8 @@ pub(crate) fn list(root: &Path, subject: &Subject) -> Result<Vec<Mutant>, String
 }
 
 /// Returns the mutants in the tool's list. A function that returns `fmt::Result` prints for a
-/// person (`Debug`, `Display`), so its mutants are left out. Also left out are mutants in a module
-/// `tests` that depends on a feature too, which the tool lists.
+/// person (`Debug`, `Display`), so its mutants are left out. So are the mutants in a module `tests`
+/// that also depends on a feature, because the tool lists these.
 fn listed(json: &Value, folder: &str) -> Vec<Mutant> {
     let all = json.as_array().map_or(&[][..], Vec::as_slice).iter();
     let mut mutants: Vec<Mutant> = all.filter_map(|value| mutant(value, folder)).collect();

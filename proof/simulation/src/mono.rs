@@ -15,12 +15,12 @@ pub(crate) fn begin() {
     BEGAN.set(Some(SystemClock.now()));
 }
 
-/// Whole milliseconds since the run began.
+/// Returns the whole milliseconds since the run began.
 pub(crate) fn elapsed_ms() -> u64 {
     now() / history::MS - 1_000
 }
 
-/// Nanoseconds since the run began, plus a second, so that no event is at zero.
+/// Returns the nanoseconds since the run began, plus a second, so that no event is at zero.
 pub(crate) fn now() -> u64 {
     let since = BEGAN.get().map(|began| SystemClock.now().saturating_duration_since(began));
     let since = since.unwrap_or_default();

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Module;
 use crate::tree::Source;
 
-/// For each module, the files that its paths name.
+/// Returns, for each module, the files that its paths name.
 pub(super) fn edges(modules: &BTreeMap<Module, &Source>) -> BTreeMap<Module, BTreeSet<Module>> {
     let paths: BTreeMap<&Module, Vec<Path>> = modules
         .iter()

@@ -40,7 +40,7 @@ impl Account {
     }
 }
 
-/// Our own user id.
+/// Returns our own user id.
 pub(super) fn me() -> io::Result<u32> {
     Ok(fs::metadata("/proc/self")?.uid())
 }

@@ -32,14 +32,14 @@ async fn refused_with(exit: i32, store: &str, says: &[&str]) -> String {
     said
 }
 
-/// `url` with this login.
+/// Returns `url` with this login.
 fn login(url: &str, login: &str) -> String {
     let (scheme, rest) = url.split_once("://").expect("a URL");
     let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
     format!("{scheme}://{login}@{place}")
 }
 
-/// `url` with this database.
+/// Returns `url` with this database.
 fn database(url: &str, name: &str) -> String {
     let (server, _) = url.rsplit_once('/').expect("a database");
     format!("{server}/{name}")

@@ -90,7 +90,7 @@ fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// Starts a lab that must not start, and returns its exit code and its standard error.
+/// Runs a lab that refuses to start, and returns its exit code and its standard error.
 pub(crate) async fn refusal(args: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut child =
         command(args, variables).stderr(Stdio::piped()).spawn().expect("the lab starts");

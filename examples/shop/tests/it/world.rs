@@ -136,7 +136,7 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Starts a shop that must not start, and returns its exit code and its standard error.
+/// Runs a shop that refuses to start, and returns its exit code and its standard error.
 pub(crate) async fn refusal(args: &[&str]) -> (Option<i32>, String) {
     let mut child = command(args).stderr(Stdio::piped()).spawn().expect("the shop starts");
     let mut said = String::new();

@@ -20,8 +20,8 @@ const JUMP_MS: u64 = 60_000;
 const LEAP_MS: u64 = 3_600_000;
 
 impl Nemesis<'_> {
-    /// Gives a wrong clock to a worker that runs, or replaces the worker by one that starts with a
-    /// wrong clock.
+    /// Gives a wrong clock to a worker that runs, or replaces the worker with one that starts with
+    /// a wrong clock.
     pub(super) fn wrong_clock(&mut self) -> io::Result<bool> {
         let victim = self.victim();
         self.made.skews += 1;

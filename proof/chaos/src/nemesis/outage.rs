@@ -14,7 +14,7 @@ use crate::server::{End, FailOver};
 /// An outage under way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outage {
-    /// The fault, which lasts until clients have reconnected.
+    /// The operation of the fault, which lasts until clients have reconnected.
     op: u64,
     name: &'static str,
     /// The operation that marks the part of the outage in which no server serves.
@@ -94,8 +94,8 @@ impl Nemesis<'_> {
         if outage.down.is_some() && outage.strike.is_some_and(|at| mono::now() >= at) {
             let at = self.random.within(0..self.strikes.len() as u64);
             let kind = usize::try_from(at).ok().and_then(|at| self.strikes.get(at).copied());
-            // This fails if the victim is already stopped. Then another kind is drawn at the next
-            // step.
+            // A strike can fail, for example because its victim is already stopped. Then the next
+            // step draws another kind.
             if let Some(kind) = kind
                 && self.make(kind)?
             {

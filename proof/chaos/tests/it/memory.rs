@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The memory store answers at once, so the engine sends acquires without a future (the judge
-//! counts them), under pauses, lost answers and a wall clock that moves. A fault that cannot happen
-//! fails the run.
+//! The memory store answers at once, so the engine sends acquires to it without a future, and the
+//! judge counts them. The run has pauses, lost answers and a wall clock that moves. A fault that
+//! cannot happen fails the run.
 
 use std::process::Command;
 

@@ -2,7 +2,7 @@
 //! [`StoreClock`]: what the clock that decides expiry shows while faults move it (ACQ-7).
 //!
 //! A lease or a ttl ends by this clock. So a rule that compares an end with an instant compares two
-//! readings of this clock. The order of calls stays that of the machine's monotonic clock.
+//! readings of this clock. The order of calls still follows the machine's monotonic clock.
 
 use super::{Fault, NEVER, Op};
 

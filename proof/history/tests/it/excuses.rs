@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each excuse is counted, and too many void a run.
+//! Tests that each excuse is counted, and that a run with too many of them is void.
 
 use history::{EXCUSES, Excuse, Manifest, judge};
 

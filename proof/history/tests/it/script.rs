@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A short form of histories. A line is `[pN] FROM-TO FN ..`, with times in milliseconds; `?`
+//! A short notation for histories. A line is `[pN] FROM-TO FN ..`, with times in milliseconds; `?`
 //! stands for an unknown end.
 
 use history::{Event, Fun, Line, Manifest, Phase, Run, Said};

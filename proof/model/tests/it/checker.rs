@@ -34,7 +34,7 @@ pub(crate) struct Walk {
     protocol: Protocol,
     /// The sights that must be reachable in these bounds.
     expected: Sights,
-    // The checker replaces a discovery by each later one. The first discovery has the shortest
+    // The checker replaces a discovery with each later one. The first discovery has the shortest
     // path, so these flags let only the first one count.
     told_wrong: AtomicU32,
     told_sights: AtomicU32,
