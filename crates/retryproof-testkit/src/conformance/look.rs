@@ -56,8 +56,8 @@ pub async fn acq_8_look_grants_nothing(s: &Subject) {
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
 }
 
-/// Peeks, busy answers and replays write nothing. The number of writes is checked only if the store
-/// counts them.
+/// Peeks, busy answers and replays write nothing. The case runs only if the subject offers a number
+/// that changes with each write.
 pub async fn acq_8_look_and_replay_write_nothing(s: &Subject) {
     let (absent, held, done) = (s.id("absent"), s.id("held"), s.id("done"));
     let first = s.writes().await.expect("the store under test should offer a count of its writes");

@@ -270,7 +270,7 @@ impl Subject {
         claimed.expect("the store should be able to purge")
     }
 
-    /// Claims the purge, and waits for the end of any other process's claim first.
+    /// Waits for the end of any other process's claim, and then claims the purge.
     async fn claim_in_time(&self, at_most: Duration) {
         for _ in 0..10_000 {
             if self.claim(at_most).await {

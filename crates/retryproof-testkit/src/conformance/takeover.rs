@@ -77,7 +77,7 @@ pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
     if s.is_exact() {
         assert_eq!(passed, lease);
     } else {
-        // `before` was read before the grant, so by now at least the length of the lease should
+        // `before` is a time before the grant, so by now at least the duration of the lease should
         // have passed. The tolerance allows for a store with a coarse clock.
         assert!(
             before.elapsed() + 5 * MS >= lease,
