@@ -22,7 +22,7 @@ use crate::support::{DAY, Dir, LONG, body, completion, execute, id, replay, requ
 const FILE: &str = "RETRYPROOF_SQLITE_TEST_FILE";
 
 /// Acts as the other process, which has one owner ID and runs a command for each line of its input.
-/// Without the variable, this test does nothing.
+/// If the environment variable that `FILE` names is not set, this test does nothing.
 #[test]
 fn the_other_process() {
     let Some(file) = std::env::var_os(FILE) else { return };
