@@ -34,7 +34,7 @@ pub(crate) fn engine(db: &Path) -> Result<JoinedEngine<SqliteTx>, BoxError> {
     Ok(engine.joined(SqliteTxSource::open(db)?)?)
 }
 
-/// Connects a member of the group `receipts`.
+/// Builds a member of the group `receipts`.
 pub(crate) fn listener(brokers: &str, topic: &str) -> Result<KafkaListener, BoxError> {
     let mut client = ClientConfig::new();
     client

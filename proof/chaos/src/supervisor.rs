@@ -51,8 +51,8 @@ pub(crate) fn run(mut plan: Plan) -> Result<bool, Box<dyn Error>> {
     Ok(green)
 }
 
-/// Returns the folder of the store's own files. Servers that run as other users must be able to
-/// reach this folder.
+/// Creates the folder of the store's own files, and returns its path. Servers that run as other
+/// users must be able to reach this folder.
 pub(crate) fn data_folder() -> std::io::Result<PathBuf> {
     let data = std::env::temp_dir().join(format!("retryproof-chaos-data-{}", std::process::id()));
     fs::create_dir_all(&data)?;

@@ -77,7 +77,8 @@ fn chaos(name: &str, options: &[&str]) -> Ran {
     Ran { code: output.status.code(), said }
 }
 
-/// Returns the folder of a run below the target folder, where a person can find it.
+/// Removes the folder of an earlier run with this name, and returns its path. The folder is below
+/// the target folder, where a person can find it.
 fn folder(name: &str) -> PathBuf {
     let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{name}"));
     let _ = std::fs::remove_dir_all(&out);

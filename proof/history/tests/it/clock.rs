@@ -87,7 +87,7 @@ const REWOUND: &str = "1000-1002 acquire A granted 900
 fn acq_10_tokens_may_fall_after_a_record_is_gone_and_its_clock_was_set_back() {
     assert!(broken(REWOUND).is_empty());
     assert_eq!(history::judge(&run(REWOUND)).counts.rewound, 1);
-    // The record still existed, and the counter of its tokens with it.
+    // The record still existed, and so did the counter of its tokens.
     let kept = REWOUND.replace("ttl=1000", "ttl=3600000");
     assert!(broken(&kept).contains(&"S9"));
     // If the clock was set forward instead, a smaller token is wrong.

@@ -106,7 +106,7 @@ struct Client {
 enum Due {
     /// A client sends a call.
     Send(u16, Op),
-    /// A call reaches the store; its answer reaches the client or not.
+    /// A call reaches the store; its answer may or may not reach the client.
     Arrive {
         client: u16,
         op: Op,
