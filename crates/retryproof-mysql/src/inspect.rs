@@ -20,7 +20,8 @@ use crate::record::{integer, read_summary};
 use crate::statement::{Statement, key_of, length, micros, size};
 use crate::store::MysqlStore;
 
-/// The most rows that one purge statement deletes. The statement locks these rows until it commits.
+/// The maximum number of rows that one purge statement deletes. The statement locks these rows
+/// until it commits.
 const MAX_PURGE_BATCH: usize = 1_000;
 
 /// How long a batch may take. This is slightly less than the engine's limit, so a slow batch fails

@@ -42,7 +42,7 @@ const READ_VERSIONS: &str = "SELECT \
      (SELECT value FROM `retryproof_records_meta` WHERE name='identity'),\
      (SELECT COUNT(*) FROM `retryproof_records` WHERE scope='' AND k='')";
 
-/// Reads the same rows, but does not need the record table.
+/// Like `READ_VERSIONS`, but does not need the record table.
 const READ_VERSIONS_ALONE: &str = "SELECT \
      (SELECT value FROM `retryproof_records_meta` WHERE name='schema'),\
      (SELECT value FROM `retryproof_records_meta` WHERE name='compatible_from'),\

@@ -14,7 +14,7 @@ use retryproof_core::{IdentitySecret, IntoScope, Result, Scope};
 use crate::delivery::{KeyOf, header};
 use crate::error::invalid_setting;
 
-/// The server's `ack_wait` for a consumer that sets none.
+/// The server's default `ack_wait`, for a consumer that sets none.
 const DEFAULT_ACK_WAIT: Duration = Duration::from_secs(30);
 
 /// The settings of a [`NatsListener`](crate::NatsListener), created by

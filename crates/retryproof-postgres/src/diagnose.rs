@@ -25,7 +25,7 @@ use crate::schema;
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// The table size, in bytes, above which huge pages matter.
 const LARGE: i64 = 1 << 30;
-/// A table with at most this many dead rows needs no attention.
+/// The number of dead rows up to which a table needs no attention.
 const FEW_DEAD: i64 = 10_000;
 
 const CLOCK: &str = "SELECT (date_part('epoch',clock_timestamp())*1000000)::bigint";

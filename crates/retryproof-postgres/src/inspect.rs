@@ -23,7 +23,7 @@ use crate::store::{FIRST_BUCKET, PostgresStore};
 use crate::waiters::Waiters;
 
 /// The maximum number of rows that one statement deletes. The statement locks these rows until it
-/// ends, and writes their entries in the write-ahead log together.
+/// ends, and writes their entries to the write-ahead log in one burst.
 const MAX_PURGE_BATCH: usize = 1_000;
 
 /// The time limit for one purge statement. It is slightly below the engine's limit, so a slow

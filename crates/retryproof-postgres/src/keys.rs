@@ -36,7 +36,7 @@ const NOT_UNDER: &str = "SELECT id,subject,master,wrapped FROM retryproof_keys \
      WHERE wrapped IS NOT NULL AND master<>convert_from($1,'UTF8') AND id>$2 ORDER BY id LIMIT $3";
 const REPLACE: &str = "UPDATE retryproof_keys SET master=convert_from($1,'UTF8'),wrapped=$2 \
      WHERE id=$3 AND wrapped=$4";
-/// Whether the database has records under the store's default name.
+/// Whether the database has a table of records under the store's default name.
 const HAS_RECORDS: &str = "SELECT (to_regclass('retryproof_records') IS NOT NULL)::int::bigint \
      FROM (SELECT 1) one LEFT JOIN retryproof_keys ON false";
 

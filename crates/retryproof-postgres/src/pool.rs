@@ -277,8 +277,8 @@ pub(crate) enum PoolError {
 }
 
 impl PoolError {
-    /// Whether the server's load is the cause. If so, the call can wait for a connection that
-    /// another call returns.
+    /// Whether the server's load is the cause of the error. If so, the call can wait for a
+    /// connection that another call returns.
     fn is_about_load(&self) -> bool {
         match self {
             Self::TooSlow => true,

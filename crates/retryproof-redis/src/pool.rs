@@ -22,7 +22,7 @@ pub(crate) struct SharedConnection {
     locator: Arc<PrimaryLocator>,
     purpose: Purpose,
     current: Current,
-    /// The last attempt to connect.
+    /// The latest attempt to connect.
     attempt: Mutex<Option<ConnectAttempt>>,
 }
 

@@ -126,8 +126,8 @@ impl RedisStore {
         Ok(header.remaining(pttl))
     }
 
-    /// Returns the result of a record that this process has found to be complete before; `None` if
-    /// the record is no longer complete.
+    /// Returns the result of a record that this process has previously found to be complete; `None`
+    /// if the record is no longer complete.
     async fn replay(&self, id: &Identity, key: &[u8]) -> Result<Option<StoredResult>, Failure> {
         if let Value::BulkString(value) = self.executor.run(Request::One(&get(key))).await? {
             let header = Header::of_record(&value)?;

@@ -50,10 +50,10 @@ pub trait KeyProvider: fmt::Debug + Send + Sync + 'static {
 
 /// Master keys from a file or an environment variable (SEAL-3).
 ///
-/// Each line is `ID:KEY`. An id has 1 to 64 letters, digits, dots, dashes and underscores. A key has
-/// 64 hex digits, for example from `openssl rand -hex 32`. The first key wraps new data keys. Each
-/// key can unwrap the data keys that it wrapped. Blank lines, and lines that begin with `#`, are
-/// skipped.
+/// Each line has the form `ID:KEY`. An id has 1 to 64 letters, digits, dots, dashes and
+/// underscores. A key has 64 hex digits, for example from `openssl rand -hex 32`. The first key
+/// wraps new data keys. Each key can unwrap the data keys that it wrapped. Blank lines, and lines
+/// that begin with `#`, are skipped.
 #[derive(Clone)]
 pub struct MasterKeys(Arc<[(String, DataKey)]>);
 
@@ -103,7 +103,10 @@ impl MasterKeys {
         let named = |error: Error| error.with("file", path.display());
         let text = std::fs::read_to_string(path).map(Zeroizing::new);
         let text = text.map_err(|error| {
-            named(wrong("the file of master keys cannot be read").because(error))
+            named(
+                wrong("the file of master keys cannot be read; check its path and permissions")
+                    .because(error),
+            )
         })?;
         Self::parse(&text).map_err(named)
     }

@@ -58,8 +58,9 @@ impl Seals {
         Self(Arc::new(Inner { table: Box::new(table), provider: Box::new(provider), cache }))
     }
 
-    /// Destroys the key of a subject permanently (SEAL-4). This process notices immediately, and
-    /// every other process when its cached copy of the key expires. The call can be repeated.
+    /// Destroys the key of a subject permanently (SEAL-4). This process notices the destruction
+    /// immediately, and every other process when its cached copy of the key expires. The call can
+    /// be repeated.
     ///
     /// Copies of the table of keys still contain the wrapped key. If there may be such copies,
     /// rotate the master key afterwards, and destroy the old master key.

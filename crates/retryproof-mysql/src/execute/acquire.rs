@@ -32,8 +32,8 @@ impl Executor {
     }
 
     /// Grants the lease, or returns the status of a record that is busy or complete. `has_row` is a
-    /// hint that the row exists. In that case, `Enter` would waste a round trip, because only
-    /// `Grant` can take over an existing row.
+    /// hint that the row exists, so that `Enter` would waste a round trip, because only `Grant` can
+    /// take over an existing row.
     pub(crate) async fn acquire(
         &self,
         id: &Identity,

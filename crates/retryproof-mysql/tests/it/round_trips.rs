@@ -174,7 +174,7 @@ async fn acq_8_every_operation_is_one_round_trip() {
     assert_eq!(trips[1], 2, "acquire after a release in another process");
 }
 
-/// The cost that the docs state for servers whose INSERT cannot return rows.
+/// Checks the cost that the docs state for servers whose INSERT cannot return rows.
 #[tokio::test]
 async fn acq_8_without_returning_a_duplicate_costs_two() {
     let counted = Counted::new(false).await;

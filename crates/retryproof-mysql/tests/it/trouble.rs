@@ -381,7 +381,7 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
     }
 }
 
-/// The purge leaves rows alone that the store did not write (CMP-8).
+/// The purge does not touch rows that the store did not write (CMP-8).
 #[tokio::test]
 async fn cmp_8_purge_leaves_unknown_states_alone() {
     use retryproof_core::store::Purge as _;

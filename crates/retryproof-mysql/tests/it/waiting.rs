@@ -133,8 +133,8 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
     let answer = engine.execute(ctx, || async { Ok::<_, std::io::Error>(1_u32) }).await;
     let took = started.elapsed();
     assert!(format!("{answer:?}").contains("InFlight"), "{answer:?}");
-    // The call takes as long as the caller's wait plus one call of the store, which waits up to a
-    // second for the lock.
+    // After the caller's wait, the call can take as long as one more call of the store, which waits
+    // up to a second for the lock.
     assert!(took >= wait && took < wait + Duration::from_millis(1_600), "{took:?}");
 
     sql(&mut theirs, "ROLLBACK").await;
@@ -193,8 +193,8 @@ async fn acq_4_a_waiter_elsewhere_has_the_result_within_30_ms() {
                 }
             })
         };
-        // Complete at a different point between two polls of the waiter, which are up to 40 ms
-        // apart.
+        // In each round, complete at a different point between two polls of the waiter, which are
+        // up to 40 ms apart.
         tokio::time::sleep(Duration::from_millis(200 + 7 * (round % 8))).await;
         assert_eq!(
             here.complete(&key, owner, &completion("result")).await.expect("completed"),

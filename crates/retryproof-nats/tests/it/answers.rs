@@ -56,7 +56,8 @@ async fn lst_2_acknowledged_after_completion() {
     streams.leave().await;
 }
 
-/// Each context has the subject that the listener's function finds in the message.
+/// The context of each message has the data subject that the listener's function finds in the
+/// message.
 #[tokio::test]
 async fn seal_3_a_function_names_the_subject_of_each_message() {
     let streams = TestStreams::new().await;

@@ -21,7 +21,7 @@ const AT_WORK: usize = 8;
 /// How many messages have not been fetched when the server dies.
 const WAITING: usize = 30;
 
-/// Handles a message, whose work waits for the gate.
+/// Handles a message with work that waits at the gate.
 async fn handle(
     seen: &Seen,
     engine: &IdempotencyEngine,

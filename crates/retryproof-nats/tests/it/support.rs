@@ -159,7 +159,7 @@ impl TestStreams {
         consumer.cached_info().clone()
     }
 
-    /// Waits until every message was delivered and has its final answer.
+    /// Waits until every message has been delivered and has its final answer.
     pub(crate) async fn until_done(&self) {
         let done = async {
             loop {

@@ -5,7 +5,7 @@
 //! If an open transaction has locked a record's row, an acquire of that record waits in the server
 //! until its lock timeout. During this wait, the acquire occupies a connection. Without a limit,
 //! the callers of one such record would occupy every connection of the store, and all other callers
-//! would queue behind them. Therefore the acquires of one record use at most half of the
+//! would queue behind them. Therefore, the acquires of one record use at most half of the
 //! connections. If a record was found locked a moment ago, its acquires use only one connection at
 //! a time. The acquires of all such records together use at most a quarter of the connections.
 //! Further acquires wait without a connection.

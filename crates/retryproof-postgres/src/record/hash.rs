@@ -26,7 +26,7 @@ pub(crate) fn pair_hash(first: &[u8], second: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// The tests of locked rows use this pair of keys.
+    /// These two keys have the same hash. The tests of locked rows use them too.
     #[test]
     fn a_client_can_choose_keys_that_collide() {
         let hash = |key| identity_hash(&Identity::of("postgres.tests", key).expect("valid"));

@@ -25,7 +25,8 @@ const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 /// failed twice.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
-/// The task that receives and the task that sends. Dropping the value ends both tasks.
+/// The task that receives notifications and the task that sends them. Dropping the value ends both
+/// tasks.
 pub(crate) struct NotifyTask([JoinHandle<()>; 2]);
 
 impl NotifyTask {

@@ -64,7 +64,8 @@ async fn seal_3_a_table_in_postgres_keeps_its_promises() {
     .await;
 }
 
-/// Each statement may run on another connection of the pooler.
+/// The table of keys keeps its promises although each statement may run on another connection of
+/// the pooler.
 #[tokio::test]
 async fn seal_3_a_table_behind_a_pooler_keeps_its_promises() {
     let config = PostgresConfig::from_url(&pgbouncer()).unwrap();

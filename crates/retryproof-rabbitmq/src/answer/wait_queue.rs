@@ -34,7 +34,8 @@ pub(crate) struct RequeuePublisher {
     url: BrokerUrl,
     queue: String,
     open: Mutex<Option<OpenChannel>>,
-    /// Held while a copy is sent alone, so that only one extra connection is open at a time.
+    /// A lock that is held while a copy is sent alone, so that only one extra connection is open at
+    /// a time.
     alone: Mutex<()>,
 }
 

@@ -57,7 +57,8 @@ async fn lst_2_in_flight_is_put_off_by_the_rest_of_the_lease_without_a_loop_and_
     queues.clean().await;
 }
 
-/// Each context has the subject that the listener's function finds in the message.
+/// The context of each message has the data subject that the listener's function finds in the
+/// message.
 #[tokio::test]
 async fn seal_3_a_function_names_the_subject_of_each_message() {
     let queues = TestQueues::new().await;

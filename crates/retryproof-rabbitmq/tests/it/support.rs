@@ -229,7 +229,7 @@ impl Running {
         })
     }
 
-    /// Waits until this many messages were answered for this reason.
+    /// Waits until this many messages have been answered for this reason.
     pub(crate) async fn answered(&self, why: Reason, times: u64) {
         eventually(&format!("{times} x {why}"), async || self.counters.count_of(why) >= times)
             .await;

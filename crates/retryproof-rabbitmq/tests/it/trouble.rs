@@ -84,7 +84,7 @@ async fn lst_2_work_goes_on_while_the_broker_is_away_and_is_not_repeated() {
     let gate = Arc::new(Gate::closed());
     let listener = queues.listener_at(&through);
     // The lease is long enough for heartbeats to be on time on a busy machine. The redelivery is
-    // delayed for as long as the lease.
+    // delayed for the rest of the lease.
     let listener = listener.lease(Duration::from_secs(10)).build().expect("built");
     let running = Running::waiting(listener, &engine, &gate);
     queues.publish("k", "paid").await;

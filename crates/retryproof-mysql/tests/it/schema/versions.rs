@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 use super::refused;
 use crate::support::{Table, execute, grant, id, replay, sql, stranger};
 
-/// Writes the version rows; `None` deletes the row.
+/// Writes the version rows, or deletes those whose value is `None`.
 async fn set(table: &Table, schema: Option<i64>, compatible_from: Option<i64>) {
     let mut conn = stranger().await;
     sql(&mut conn, &format!("DELETE FROM `{}_meta`", table.name)).await;

@@ -7,7 +7,7 @@ use retryproof_postgres::schema_sql;
 use super::refused;
 use crate::support::{Table, execute, id, replay};
 
-/// Sets the version rows; `None` removes the row.
+/// Sets the version rows. If `compatible_from` is `None`, removes that row.
 async fn set(table: &Table, schema: i64, compatible_from: Option<i64>) {
     let meta = format!("\"{}_meta\"", table.name);
     let from = compatible_from.map_or(String::new(), |from| format!(",('compatible_from',{from})"));

@@ -87,8 +87,8 @@ async fn cmp_7_a_locked_record_does_not_slow_the_callers_of_others() {
     let on = Arc::new(AtomicBool::new(false));
     let (mut tasks, answers) = callers(&store, "hot", &on);
     let mut ratios = Vec::new();
-    // Measure both times in turns, so that other load on the machine slows both equally. Repeat the
-    // measurement if the load slowed only one of them.
+    // Take the two measurements in turn, so that other load on the machine slows both equally.
+    // Repeat them if the load slowed only one of them.
     for attempt in 0..3 {
         let (mut alone, mut beside) = (Vec::new(), Vec::new());
         for round in 0..8 {
