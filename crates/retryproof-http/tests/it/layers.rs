@@ -13,6 +13,7 @@ use axum::routing::{any, post as on_post};
 use axum::{Extension, Router};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
+use retryproof_http::adapter::CallMark;
 use retryproof_http::axum::IdempotencyKey;
 use retryproof_http::{IdempotencyFilter, Policy};
 use tokio::time::sleep;
@@ -21,7 +22,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::timeout::TimeoutLayer;
 
-use crate::world::{Annotated, Runs, STD, filter, post, request, send};
+use crate::world::{Annotated, Runs, STD, filter, filter_with, post, request, send};
 
 const SEC: Duration = Duration::from_secs(1);
 static POLICY: Policy = STD;
@@ -214,6 +215,26 @@ async fn http_15_a_layer_around_an_annotated_handler_decides_and_the_handler_run
     assert_eq!(send(&app, post("/pay/1", "k", "a")).await.text(), "2 k a");
 }
 
+/// Each request has a key for the outer filter and another one for the inner filter.
+#[tokio::test(start_paused = true)]
+async fn http_15_a_guard_inside_that_reads_another_header_does_nothing() {
+    let inner = filter_with(|config| config.web.key_header = "order-key".to_owned());
+    let pay = slow(&Runs::default(), SEC);
+    let pay = on_post(pay).layer(inner.guard(Policy::new("inner")));
+    let app = Router::new().route("/pay", pay).layer(filter().guard(STD));
+    for (key, run) in [("a", "1"), ("b", "2")] {
+        let keys = [("idempotency-key", key), ("order-key", "same")];
+        assert_eq!(send(&app, request(Method::POST, "/pay", &keys, "")).await.text(), run);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_15_the_mark_of_a_running_call_has_its_decoded_key() {
+    let pay = async |Extension(mark): Extension<CallMark>| mark.key().to_owned();
+    let app = Router::new().route("/pay", on_post(pay).layer(filter().guard(STD)));
+    assert_eq!(send(&app, post("/pay", r#""a\"b""#, "")).await.text(), "a\"b");
+}
+
 #[tokio::test(start_paused = true)]
 async fn http_15_nested_services_are_one_route_and_guarded_once() {
     let filter = filter();
@@ -325,10 +346,11 @@ async fn http_15_a_request_made_in_process_to_the_same_route_with_a_key_of_its_o
                 return runs.run().to_string();
             }
             // The handler makes the same sub-call twice, with everything that a careless proxy
-            // copies.
+            // copies, except `MatchedPath`, which the router would extend to another route.
             let mut answers = String::new();
             for _ in 0..2 {
                 let mut parts = parts.clone();
+                parts.extensions.remove::<MatchedPath>();
                 parts.headers.insert("idempotency-key", "sub-1".parse().unwrap());
                 let call = http::Request::from_parts(parts, Body::from("charge"));
                 answers += send(me.get().unwrap(), call).await.text();

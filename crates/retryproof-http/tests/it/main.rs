@@ -16,6 +16,7 @@ mod flight;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod hook;
+mod joined;
 mod json;
 mod layers;
 mod limit;
