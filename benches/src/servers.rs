@@ -3,8 +3,8 @@
 //! the cost per operation as the table grows.
 //!
 //! One thread runs the client's tasks, so that neither the floor nor the store pays for waking
-//! another thread. The floor is then as cheap as possible. Meanwhile, [`awake`] keeps the cores
-//! awake.
+//! another thread. The floor is then as cheap as possible. During a measurement, [`awake`] keeps
+//! the cores awake.
 
 use std::cell::RefCell;
 use std::fmt::Display;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The server under load: a plain route and guarded ones in one process.
+//! The server that the benchmark loads: a plain route and guarded routes in one process.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

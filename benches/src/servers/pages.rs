@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Restarts PostgreSQL with its shared buffers on huge pages, or on pages of the usual size.
 //!
-//! Only the suite `growth` does this, because nothing else may use the server meanwhile.
+//! Only the suite `growth` does this, because no other program may use the server at that time.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -45,12 +45,12 @@ const HEADERS: [(HeaderName, &str); 7] = [
 /// What the sender of a request may do on the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Everything that the page offers. This version only reads, so `All` shows the same as
+    /// Allows everything that the page offers. This version only reads, so `All` shows the same as
     /// [`ReadOnly`](Self::ReadOnly). A later version may allow changes with `All`.
     All,
-    /// Everything on the page that only reads.
+    /// Allows everything on the page that only reads.
     ReadOnly,
-    /// Nothing: the request gets 403.
+    /// Allows nothing: the request gets 403.
     Denied,
 }
 

@@ -70,8 +70,9 @@ impl IdempotencyKey {
     }
 }
 
-/// Same as [`expose`](IdempotencyKey::expose). This impl lets `idempotency_key(key)` take the key
-/// of a [`CallError`](crate::CallError) or a [`CallReport`](crate::CallReport) for the next call.
+/// Returns the same as [`expose`](IdempotencyKey::expose). This impl lets `idempotency_key(key)`
+/// take the key of a [`CallError`](crate::CallError) or a [`CallReport`](crate::CallReport) for the
+/// next call.
 impl AsRef<str> for IdempotencyKey {
     fn as_ref(&self) -> &str {
         self.expose()

@@ -61,7 +61,7 @@ const SWEEP_LIMIT: usize = 32;
 /// their ttl is over.
 ///
 /// # Tokens
-/// Each shard draws tokens from a counter that starts at the wall-clock time in microseconds.
+/// Each shard takes tokens from a counter that starts at the wall-clock time in microseconds.
 /// Tokens keep growing across releases, takeovers and purges, and across a restart unless the wall
 /// clock was set back (ACQ-10).
 ///

@@ -18,8 +18,8 @@ const BUCKETS: usize = 1 << BITS;
 const TICK_BITS: u32 = 30;
 /// One tick in nanoseconds: about a second.
 pub(crate) const TICK: u64 = 1 << TICK_BITS;
-/// The wheel's horizon is 36 years from the clock's epoch. A record that expires later comes up
-/// early and is filed again.
+/// The wheel's horizon is 36 years from the clock's epoch. The longest duration, `FAR`, must be at
+/// most half of that. A record that expires after the horizon comes up early and is filed again.
 const _: () = assert!(crate::time::FAR >> TICK_BITS <= 1 << (BITS * TOP + BITS - 1));
 
 #[derive(Clone, Copy)]

@@ -38,8 +38,8 @@ impl Purge for MysqlStore {
     /// still expired. No range is locked, so no acquire waits for a gap lock. Each batch continues
     /// where the previous batch stopped. If the last batch did not start from the beginning, the
     /// purge starts from the beginning once more, to delete records that were still live when it
-    /// passed them. If a batch meets a locked row, it deletes nothing and leaves its records to a
-    /// later purge. The table's file keeps its size, and InnoDB reuses the pages.
+    /// passed them. If a row of a batch is locked, the batch deletes nothing and leaves its records
+    /// to a later purge. The table's file keeps its size, and InnoDB reuses the pages.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let (mut deleted, mut restarted) = (0, false);
         while deleted < limit {

@@ -116,8 +116,8 @@ impl Delivery {
         self.0.message.routing_key()
     }
 
-    /// Whether the broker has delivered the message before without receiving an answer. A delayed
-    /// copy is a new message and starts with `false`.
+    /// Whether the broker has delivered the message before without receiving an acknowledgement. A
+    /// delayed copy is a new message and starts with `false`.
     #[must_use]
     pub fn redelivered(&self) -> bool {
         self.0.message.redelivered

@@ -69,8 +69,8 @@ impl KeyCache {
         // Without a runtime, nothing would drop the key in time.
         let Ok(runtime) = Handle::try_current() else { return };
         let mut entries = self.entries.lock();
-        // Do not keep the result of a look-up that began before the keys were forgotten, because it
-        // may be a key that was destroyed meanwhile.
+        // Do not keep the result of a look-up that began before the keys were forgotten, because
+        // that key may have been destroyed after it was read.
         let is_forgotten = entries.forgotten.is_some_and(|forgotten| began <= forgotten);
         if is_forgotten || began.elapsed() >= self.keeps {
             return;

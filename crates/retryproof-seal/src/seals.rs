@@ -81,8 +81,8 @@ impl Seals {
     }
 
     /// Rewraps, with the current master key, every data key that an older master key wraps, and
-    /// returns how many data keys it rewrapped (SEAL-7). Results stay unchanged. Programs can run
-    /// meanwhile if they also have the current master key. The call can be repeated, even after an
+    /// returns how many data keys it rewrapped (SEAL-7). Results stay unchanged. Programs can keep
+    /// running if they also have the current master key. The call can be repeated, even after an
     /// error.
     ///
     /// # Errors

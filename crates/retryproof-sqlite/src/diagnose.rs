@@ -204,8 +204,9 @@ impl SqliteConfig {
                 "clock",
                 format!(
                     "The clock of this machine is {:.1} s behind the last grant in the file, so \
-                     the clock was set back, or another machine wrote to the file. Older \
-                     leases and results expire later by the same amount.",
+                     the clock was set back, or another machine wrote to the file. Leases and \
+                     results that are already in the file expire later than they should, by up to \
+                     the same amount.",
                     by.as_secs_f64()
                 ),
                 "Synchronise the clock with NTP, and let only one machine use the file.",

@@ -130,7 +130,7 @@ impl Statement {
                  ON CONFLICT (name) DO UPDATE SET value=excluded.value \
                  WHERE value<=?1 OR value>?1+2*?2"
             }
-            // ACQ-10: reads the last token that was drawn.
+            // ACQ-10: reads the last token that was issued.
             Self::Fence => "SELECT value FROM retryproof_records_meta WHERE name='fence'",
             // ACQ-10: stores the last token, once for all grants of a transaction. Binds the token.
             Self::SetFence => "UPDATE retryproof_records_meta SET value=?1 WHERE name='fence'",

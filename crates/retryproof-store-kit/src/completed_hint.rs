@@ -151,9 +151,9 @@ mod tests {
         let hint = CompletedHint::new();
         let ids = ids(500);
         ids.iter().for_each(|id| hint.note(id, Duration::MAX));
-        // If five identities share a set, one of the five is evicted. The sets depend on a seed
-        // that each process draws: about one process in seventy evicts one identity, and
-        // practically none evicts four.
+        // If five identities share a set, one of the five is evicted. The sets depend on a random
+        // seed of the process: about one process in seventy evicts one identity, and practically
+        // none evicts four.
         assert!(ids.iter().filter(|id| hint.has(id)).count() >= 497);
         // A flood of other identities evicts almost all of the first 500.
         self::ids(100_000).iter().for_each(|id| hint.note(id, Duration::MAX));

@@ -132,7 +132,7 @@ impl Faults {
         self.0.state.lock().calls.len() as u64
     }
 
-    /// Returns how many times a call met a fault or an outage since the plan was set. A stalled
+    /// Returns how many calls were hit by a fault or an outage since the plan was set. A stalled
     /// call counts too. Assert that this number is not zero, because a test that injected no fault
     /// has shown nothing.
     #[must_use]

@@ -173,7 +173,7 @@ impl Subject {
         self.store.can_inspect()
     }
 
-    /// Returns how many sequences of steps the property test draws.
+    /// Returns how many random sequences of steps the property test runs.
     pub(crate) fn sequences(&self) -> u32 {
         self.hooks.sequences.unwrap_or(if self.is_exact() { 256 } else { 48 })
     }

@@ -213,8 +213,8 @@ async fn serve_axum(
 }
 
 /// Shuts the filter down before the server, because an actix worker drops its tasks when it ends.
-/// Meanwhile, the server accepts no connections, and the filter grants nothing new on open
-/// connections.
+/// During the shutdown, the server accepts no connections, and the filter grants nothing new on
+/// open connections.
 #[cfg(feature = "actix")]
 async fn serve_actix(
     engine: &IdempotencyEngine,

@@ -3,8 +3,8 @@
 //!
 //! - `listener-nats` (or `listener-nats listen`): the consumer. Several consumers share the work.
 //! - `listener-nats publish`: publishes paid orders, each of them twice.
-//! - `listener-nats storm`: publishes thousands of orders twice, kills consumers and cuts
-//!   connections meanwhile, and then accounts for every order.
+//! - `listener-nats storm`: publishes thousands of orders twice while it kills consumers and cuts
+//!   connections, and then accounts for every order.
 
 mod app;
 mod invoices;

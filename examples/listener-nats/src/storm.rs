@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `listener-nats storm`: publishes orders twice, kills consumers with SIGKILL and cuts their
-//! connections meanwhile, and then accounts for every order.
+//! `listener-nats storm`: publishes orders twice while it kills consumers with SIGKILL and cuts
+//! their connections, and then accounts for every order.
 
 mod account;
 mod ack_monitor;

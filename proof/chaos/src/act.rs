@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The action of a call: how long it takes, how it ends, and what it does to the world outside of
-//! the store.
+//! The action of a call: how long it takes, how it ends, and which effects it has outside the
+//! store.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -150,7 +150,7 @@ impl Caller {
         });
     }
 
-    /// Draws the settings of the next call.
+    /// Chooses the settings of the next call at random.
     fn ask(&mut self, identity: &Identity) -> Option<Asked> {
         let random = &mut self.random;
         let lease_ms = random.spread(self.lease_ms.0..self.lease_ms.1);

@@ -77,7 +77,7 @@ impl WallClock {
 
     /// Moves the clock in all processes that use it.
     pub(crate) fn set(&mut self, ahead_ns: i64) -> io::Result<()> {
-        // Write the number twice: a reader that meets two different numbers reads again.
+        // Write the number twice: a reader that finds two different numbers reads again.
         let bytes = ahead_ns.to_ne_bytes();
         self.file.write_all_at(&bytes, 0)?;
         self.file.write_all_at(&bytes, 8)?;

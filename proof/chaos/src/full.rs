@@ -117,7 +117,7 @@ struct Full {
     folder: PathBuf,
     server: Option<Server>,
     store: SharedStore,
-    /// The errors that calls met.
+    /// The errors that calls returned, and the number of beats that failed.
     met: BTreeSet<String>,
     restarts: u64,
 }
@@ -349,7 +349,7 @@ impl Full {
         }
         let failed = counters.read().beat_failed;
         if self.server.is_none() && failed == 0 {
-            return Err("no beat met the full disk".into());
+            return Err("no heartbeat failed while the disk was full".into());
         }
         self.met.insert(format!("beats that failed: {failed}"));
         match held.complete(Payload::new(CodecId::BYTES, 1, &b"kept"[..])).await {

@@ -160,8 +160,8 @@ impl<'a> Nemesis<'a> {
         self.go_on_with_outage()
     }
 
-    /// Logs the intervals in which no connection of a worker led to the server. What the worker
-    /// sent in these intervals has not arrived.
+    /// Logs the intervals in which a worker was cut off from the server. What the worker sent in
+    /// these intervals has not arrived.
     fn tell_away(&self) {
         for (proc, proxy) in (1..).zip(self.proxies) {
             for (since, until) in proxy.away() {

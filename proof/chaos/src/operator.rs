@@ -38,8 +38,8 @@ impl Operator {
         while !over.load(Ordering::Relaxed) {
             let think = self.random.within(0..30);
             tokio::time::sleep(Duration::from_millis(think)).await;
-            // Choose recent keys, because the work of old keys is finished, so no other call would
-            // meet the operator.
+            // Choose recent keys. The work of old keys is finished, so no other call would compete
+            // with the operator.
             let number = self.world.newest() - self.random.within(0..16);
             if let Ok(id) = world::identity(number) {
                 self.intervene(&id).await;

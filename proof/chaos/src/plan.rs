@@ -18,7 +18,7 @@ usage: chaos [options]
   --workers N         worker processes (default 8)
   --tasks N           callers in each worker (default 8)
   --operators N       operators in each worker, who intervene in the callers' records (default 0)
-  --races N           how many interventions have to meet a holder or a taker (default 0)
+  --races N           how many interventions have to race with a holder or a taker (default 0)
   --forms up|down     every other worker is a newer program, which adds to the tables half-way (up) or has
                       added before the start (down); each worker migrates when it starts
   --lease-ms A..B     leases of A to B milliseconds (default 40..2000)

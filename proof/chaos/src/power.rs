@@ -186,7 +186,7 @@ impl Losses<'_> {
         Ok(())
     }
 
-    /// Draws some of the answers that earlier processes got.
+    /// Picks a random sample of the answers that earlier processes got.
     fn some_earlier(&mut self) -> Vec<(String, Told)> {
         let step = self.earlier.len().div_ceil(EARLIER).max(1);
         let from = usize::try_from(self.random.within(0..step as u64)).unwrap_or(0);

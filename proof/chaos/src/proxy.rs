@@ -137,7 +137,7 @@ impl Proxy {
         self.harm.spoilt() > 0
     }
 
-    /// Returns what became of half-open connections.
+    /// Returns how half-open connections ended.
     pub(crate) fn stranded(&self) -> Stranded {
         self.harm.stranded()
     }

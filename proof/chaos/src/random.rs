@@ -23,14 +23,14 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Draws a number in the range. If the range is empty, returns its start.
+    /// Returns a random number in the range. If the range is empty, returns its start.
     pub(crate) fn within(&mut self, range: Range<u64>) -> u64 {
         let width = range.end.saturating_sub(range.start).max(1);
         range.start + self.next() % width
     }
 
-    /// Draws a number in the range. Every magnitude (power of two) is about equally likely, so
-    /// small numbers are as frequent as large ones.
+    /// Returns a random number in the range. Every magnitude (power of two) is about equally
+    /// likely, so small numbers are as frequent as large ones.
     pub(crate) fn spread(&mut self, range: Range<u64>) -> u64 {
         let (low, high) = (range.start.max(1).ilog2(), range.end.max(2).ilog2());
         let bits = self.within(u64::from(low)..u64::from(high) + 1);

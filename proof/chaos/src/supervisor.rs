@@ -301,8 +301,8 @@ fn refused(url: &str) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Returns the longest pause, with its jitter, between two reads of a waiter that is not notified
-/// (ACQ-4).
+/// Returns the limit, in milliseconds, on the pause between two reads by a waiter that is not
+/// notified (ACQ-4). The limit includes the jitter.
 fn poll_ms(store: &str) -> u64 {
     match store.split(':').next().unwrap_or_default() {
         // No waiter has to poll, because every change happens in the waiter's own process.

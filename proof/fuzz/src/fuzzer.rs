@@ -122,7 +122,7 @@ impl Fuzzer {
         usize::try_from(self.random.within(0..bound.max(1) as u64)).unwrap_or(0)
     }
 
-    /// Draws a range, mostly a short one, within an input of this length.
+    /// Returns a random range, mostly a short one, within an input of this length.
     fn range(&mut self, length: usize) -> std::ops::Range<usize> {
         let from = self.below(length + 1);
         let most = if self.random.percent(80) { 8 } else { length };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Counts`]: whether enough happened for a valid run.
+//! [`Counts`]: counts calls, faults and races, and checks that there were enough for a valid run.
 
 use crate::event::{Fun, Manifest, Said};
 use crate::rules::{lease, live, result, state};
@@ -59,22 +59,27 @@ pub struct Counts {
     pub shutdowns: u64,
     pub one_way: u64,
     pub half_open: u64,
-    /// Times at which a server was down, and faults of workers and connections meanwhile.
+    /// Outages of a server.
     pub downs: u64,
+    /// Faults of workers and connections during an outage.
     pub struck_while_down: u64,
-    /// Moves of the store's clock, answers that would be wrong if it had not moved, and stories
-    /// whose tokens fell.
+    /// Moves of the store's clock.
     pub jumps: u64,
+    /// Answers that would be wrong if the store's clock had not moved.
     pub explained: u64,
+    /// Stories whose tokens fell.
     pub rewound: u64,
-    /// Moves of a process's wall clock, and the processes that saw one.
+    /// Moves of a process's wall clock.
     pub leaps: u64,
+    /// How often a process saw its wall clock move.
     pub leaps_seen: u64,
-    /// Worker processes with several threads, and with one.
+    /// Worker processes with several threads.
     pub threaded: u64,
+    /// Worker processes with one thread.
     pub single: u64,
-    /// Acquires that were answered at their first poll, and those sent without a future.
+    /// Acquires that were answered at their first poll.
     pub at_once: u64,
+    /// Acquires that were sent without a future.
     pub in_place: u64,
     pub grants: u64,
     pub takeovers: u64,
@@ -88,8 +93,9 @@ pub struct Counts {
     pub tombstones: u64,
     pub info: u64,
     pub failed: u64,
-    /// The calls of operators that were answered, and those that changed a record.
+    /// Calls of operators that were answered.
     pub interventions: u64,
+    /// Calls of operators that changed a record.
     pub applied: u64,
     /// Interventions during which a holder or a taker made a call for the key, between the
     /// operator's look and the answer.

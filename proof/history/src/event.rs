@@ -43,8 +43,8 @@ pub enum Fun {
     Told,
     /// The process did not run from `since_ns` to `mono_ns`.
     Lag,
-    /// No connection of the process `victim` led to the server from `since_ns` to `mono_ns`, so
-    /// nothing that it sent meanwhile arrived.
+    /// The process `victim` was cut off from the server from `since_ns` to `mono_ns`, so nothing
+    /// that it sent in that time arrived.
     Away,
     /// The record as an operator sees it at the end of the run.
     Dump,
@@ -326,14 +326,15 @@ pub struct Manifest {
     /// The part of the minimum counts that is required: 1 for a dedicated machine, less for a
     /// shared one.
     pub share: f64,
-    /// The longest pause between two reads of a waiter that is not notified, in milliseconds (ACQ-4).
+    /// The limit on the pause between two reads by a waiter that is not notified, in milliseconds
+    /// (ACQ-4).
     pub poll_ms: u64,
-    /// The longest time that half of the notified waiters may wait after the completion, in
-    /// milliseconds.
+    /// The time after the completion within which half of the notified waiters must have the
+    /// result, in milliseconds.
     pub wake_ms: u64,
     /// Whether the store notifies other processes. Within one process, every store does.
     pub pushes: bool,
-    /// How many interventions of operators must meet other calls for their keys.
+    /// How many interventions of operators must coincide with other calls for their keys.
     #[serde(default)]
     pub races: u64,
     /// The guard of the effects outside of the store: `token`, `lease`, or `none` if there are no

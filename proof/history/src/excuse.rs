@@ -74,7 +74,8 @@ pub const EXCUSES: [Row; 19] = [
             // One answer of 97 is lost, and no process is killed. Measured: 2 and 1; with
             // operators, 7 of the stories, and 13 in 8 s on a busy machine.
             ("memory", 20, 3),
-            // Three kills a second meet up to eight calls each. Measured: 20 to 30, and 5.
+            // There are three kills a second, and each can interrupt up to eight calls. Measured:
+            // 20 to 30, and 5.
             ("sqlite", 40, 8),
             // Workers are killed, and connections are cut, each of which carries all calls of a
             // worker. One-way and half-open connections swallow these calls for a second and more.
@@ -201,8 +202,8 @@ pub const EXCUSES: [Row; 19] = [
         most: &[
             // Each pause stops the only process. Measured: 40 and 5.
             ("memory", 60, 10),
-            // Most waits and long actions meet a fault of their process, their server or their
-            // network. Measured: 29 and 4.
+            // During most waits and long actions, their process, their server or their network has
+            // a fault. Measured: 29 and 4.
             ("*", 40, 10),
         ],
     },
@@ -236,7 +237,8 @@ pub const EXCUSES: [Row; 19] = [
         most: &[
             // The only process is not killed.
             ("memory", 0, 0),
-            // Three kills a second leave up to eight leases each. Measured: 22 and 3.
+            // There are three kills a second, and each can leave up to eight leases without a
+            // holder. Measured: 22 and 3.
             ("*", 35, 6),
         ],
     },
@@ -267,8 +269,8 @@ pub const EXCUSES: [Row; 19] = [
         what: "the memory store keeps no fingerprint of a lease that an operator resolves",
         rules: "S11 S18",
         most: &[
-            // Happens only if a call with another fingerprint meets a resolved lease. Measured: 1
-            // and 1.
+            // Happens only if a call with another fingerprint finds a record that an operator has
+            // resolved. Measured: 1 and 1.
             ("memory", 10, 3),
             // All other stores keep the fingerprint.
             ("*", 0, 0),

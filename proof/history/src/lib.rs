@@ -4,8 +4,8 @@
 //! Worker processes write one line per [`Event`] ([`Journal`]), even if they are killed afterwards.
 //! [`read`] takes a folder of such files, [`Run`] sorts them into one [`Story`] per identity, and
 //! [`judge`] checks each story against the invariants S1 to S19 and L1 to L5. Each invariant is a
-//! function of that name under [`rules`]. [`Counts`] shows whether enough happened: a run with too
-//! few events is void, not green.
+//! function of that name under [`rules`]. [`Counts`] shows whether a run had enough calls, faults
+//! and races: a run with too few is void, not green.
 //!
 //! A store does not report its clock to its callers, and no client needs it (ACQ-7). Therefore time
 //! is judged from outside: a call takes effect at some instant between its sending and its answer,

@@ -217,7 +217,7 @@ pub struct Run {
     pub leaps_seen: u64,
     lags: HashMap<Actor, Vec<(u64, u64)>>,
     ended: HashMap<Actor, u64>,
-    /// The intervals in which no connection of a process led to the server.
+    /// The intervals in which a process was cut off from the server, by the process's number.
     aways: HashMap<u32, Vec<(u64, u64)>>,
     /// When the lives of each process began.
     begun: HashMap<u32, Vec<u64>>,
@@ -355,13 +355,14 @@ impl Run {
         self.manifest.slack_ms * crate::when::MS
     }
 
-    /// Returns the longest pause between two reads of a waiter.
+    /// Returns the limit on the pause between two reads by a waiter that is not notified.
     #[must_use]
     pub fn poll(&self) -> u64 {
         self.manifest.poll_ms * crate::when::MS
     }
 
-    /// Returns the longest time that half of the notified waiters may wait.
+    /// Returns the time after the completion within which half of the notified waiters must have
+    /// the result.
     #[must_use]
     pub fn wake(&self) -> u64 {
         self.manifest.wake_ms * crate::when::MS

@@ -4,7 +4,7 @@
 /// A millisecond in nanoseconds.
 pub const MS: u64 = 1_000_000;
 
-/// The longest pause between two reads of a waiter that its store cannot notify (ACQ-4), in
+/// The limit on the pause between two reads by a waiter that its store cannot notify (ACQ-4), in
 /// nanoseconds.
 pub const LONGEST_POLL_NS: u64 = 50 * MS;
 

@@ -21,8 +21,8 @@
 //! These abstractions limit what a green run proves: a store call is one atomic step; a lost
 //! message arrives at most once, late, and only one is under way at a time; clients are not
 //! scheduled fairly (this models pauses), so no promise about timing is checked except deadlines
-//! (RUN-1 is not); leases, ttls and waits have one length each; joined transactions (CMP-7) and a
-//! failover that loses writes are left out.
+//! (RUN-1 is not); all leases have one length, as do all ttls and all waits; joined transactions
+//! (CMP-7) and a failover that loses writes are left out.
 //!
 //! The record as an oracle:
 //!

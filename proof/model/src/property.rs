@@ -134,7 +134,7 @@ named! {
     InFlight = "ACQ-1: a duplicate is answered in flight",
     Mismatch = "FP-1: a duplicate with another fingerprint is refused",
     MismatchAfterWait = "FP-1 FP-2: a waiter with another fingerprint is refused",
-    NotReplayable = "CMP-9: a duplicate meets a tombstone",
+    NotReplayable = "CMP-9: a duplicate finds a tombstone",
     LostLease = "RUN-2: a heartbeat finds that the lease is lost",
     LateBeat = "RUN-1: a heartbeat after the lease's end finds the lease still recorded",
     LateCompletion = "CMP-2: a completion after the end of the lease is accepted",

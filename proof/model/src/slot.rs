@@ -15,7 +15,7 @@ pub struct Owner(pub u16);
 
 /// A fencing token (ACQ-10). 0 comes before the first grant.
 ///
-/// In the model, a token counts grants. A real store draws larger numbers, so compare order and
+/// In the model, a token counts grants. A real store issues larger numbers, so compare order and
 /// equality, not values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Token(pub u16);
@@ -161,12 +161,12 @@ pub enum Answer {
     Purged(bool),
 }
 
-/// One identity in a store: its record and the last token drawn for it.
+/// One identity in a store: its record and the last token issued for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Slot {
     /// The record.
     pub record: Record,
-    /// The last token drawn; it outlives releases and purges (ACQ-10).
+    /// The last token issued; it outlives releases and purges (ACQ-10).
     pub last: Token,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which changes are possible according to cargo-mutants, and which of them a run draws.
+//! Which changes are possible according to cargo-mutants, and which of them a run tests.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -97,8 +97,8 @@ fn mutant(value: &Value, folder: &str) -> Option<Mutant> {
     })
 }
 
-/// Draws `count` mutants, or all if there are fewer. The seed decides which ones. If the code
-/// changes, the other mutants stay drawn.
+/// Picks `count` mutants at random, or all if there are fewer. The seed decides which ones. If a
+/// change of the code adds or removes mutants, nearly all of the others stay chosen.
 pub(crate) fn sample(mut mutants: Vec<Mutant>, seed: u64, count: usize) -> Vec<Mutant> {
     mutants.sort_by_cached_key(|mutant| {
         Sha256::digest(format!("{seed} {} {}", mutant.file, mutant.change).as_bytes())

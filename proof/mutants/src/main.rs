@@ -42,7 +42,7 @@ struct Wanted {
     jobs: usize,
     /// Whether the mutants without a switch are left out.
     quick: bool,
-    /// Whether to draw the mutants that have an old result, instead of drawing by the seed.
+    /// Whether to test the mutants that have an old result, instead of a random sample.
     again: bool,
 }
 
@@ -98,7 +98,7 @@ fn all(wanted: &Wanted) -> Result<Vec<String>, String> {
     Ok(problems)
 }
 
-/// Tests the drawn mutants of a crate that have no result yet.
+/// Tests the chosen mutants of a crate that have no result yet.
 fn one(
     root: &Path,
     subject: &Subject,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The crates whose code is changed.
 
-/// A crate whose mutants are drawn.
+/// A crate whose mutants are tested.
 pub(crate) struct Subject {
     /// The name without the prefix `retryproof-`.
     pub(crate) name: &'static str,

@@ -47,7 +47,7 @@ pub(crate) struct Delays {
     pub(crate) per_mille: u64,
 }
 
-/// A process's connection to the store. The call of a caller that gives up stays on its way: it may
+/// A process's connection to the store. If a caller gives up, its call stays on its way: it may
 /// still reach the store, but its answer reaches no caller.
 #[derive(Debug)]
 pub(crate) struct Link {

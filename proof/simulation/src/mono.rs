@@ -10,7 +10,7 @@ thread_local! {
     static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Sets the start of the run to now. No other run uses this thread meanwhile.
+/// Sets the start of the run to now. No other run uses this thread until this run ends.
 pub(crate) fn begin() {
     BEGAN.set(Some(SystemClock.now()));
 }

@@ -60,8 +60,8 @@ fn plan(per_mille: u64, mut random: Random) -> impl FnMut(&Call) -> Option<Fault
     }
 }
 
-/// Returns the store with the defect, if the defect belongs at this level: at the engine's, above
-/// the record of its calls, or at the store's, below it.
+/// Returns the store, with the defect if the defect belongs at this level. A defect of the engine
+/// is planted above the wrapper that records calls, and a defect of the store below that wrapper.
 fn defective(store: SharedStore, plant: Option<Defect>, is_of_engine: bool) -> SharedStore {
     match plant.filter(|defect| defect.is_of_engine() == is_of_engine) {
         None => store,

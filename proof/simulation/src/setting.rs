@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Setting`]: what is drawn from a seed before its run begins.
+//! [`Setting`]: what a seed determines before its run begins.
 
 use retryproof_testkit::Outage;
 
@@ -36,7 +36,7 @@ pub(crate) struct Setting {
     pub(crate) lease_ms: (u64, u64),
     /// `None` if the store is in the process and answers at once, as the memory store does.
     pub(crate) delays: Option<Delays>,
-    /// How many of a thousand calls of each process meet each kind of fault.
+    /// How many of a thousand calls of each process suffer each kind of fault.
     pub(crate) faults: u64,
     /// The processes with clocks that are an hour fast, as bits.
     pub(crate) fast: u64,
@@ -94,7 +94,7 @@ impl Setting {
         setting
     }
 
-    /// Draws outages that follow one another. Returns the length of the longest outage.
+    /// Adds random outages that follow one another. Returns the length of the longest outage.
     fn draw_outages(&mut self, random: &mut Random) -> u64 {
         let (mut at, mut longest) = (0, 0);
         for _ in 0..random.within(0..4) {

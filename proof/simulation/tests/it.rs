@@ -71,7 +71,8 @@ fn a_seed_repeats_its_history() {
     assert_ne!(Simulation::run(1, None).digest(), Simulation::run(2, None).digest());
 }
 
-/// The history does not depend on the order in hash tables, whose seeds each process draws anew.
+/// The history does not depend on the order in hash tables, whose random seeds differ in each
+/// process.
 #[test]
 fn a_seed_repeats_its_history_in_another_process() {
     let folder = std::env::temp_dir().join(format!("simulation-{}", std::process::id()));

@@ -50,7 +50,8 @@ fn one(words: &mut &[&str], allowed: &[&str]) -> Option<bool> {
     if [")", "AND", "OR", "WITH"].contains(&first) {
         return None;
     }
-    // An exception changes the licence, so the name alone does not allow it.
+    // An exception changes the licence's terms, so a licence with an exception is not allowed just
+    // because its name is on the list.
     if words.first() == Some(&"WITH") {
         let (_, rest) = words[1..].split_first()?;
         *words = rest;

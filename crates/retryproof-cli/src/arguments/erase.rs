@@ -74,7 +74,7 @@ impl EraseArguments {
 #[cfg(feature = "seal")]
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysVerb {
-    /// Wraps the key of every subject with the first master key. Programs can run meanwhile, if they
+    /// Wraps the key of every subject with the first master key. Programs can keep running if they
     /// have that master key too.
     #[command(after_help = "Example:\n  retryproof keys rotate --reason \"yearly rotation\"")]
     Rotate(RotateArguments),

@@ -27,7 +27,7 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How a command ended.
 pub(super) enum CommandEnd {
-    /// Nothing ran.
+    /// The command could not be started.
     NotStarted(io::Error),
     Exited(i32),
     Killed(i32),

@@ -7,8 +7,8 @@ use crate::exit::{self, VerbError};
 use crate::interrupt::Interrupt;
 
 /// Prints `question` on the terminal and reads the answer. After an error, the verb must change
-/// nothing. The error has the exit code of a wrong argument if there is no terminal, and that of a
-/// refusal if the user declines. Ctrl-C also ends the question with an error.
+/// nothing. The error has the exit code of a wrong argument if there is no terminal, and the exit
+/// code of a refusal if the user declines. Ctrl-C also ends the question with an error.
 pub(super) async fn confirm(interrupt: &Interrupt, question: &str) -> Result<(), VerbError> {
     if !std::io::stdin().is_terminal() {
         return Err(VerbError::usage(

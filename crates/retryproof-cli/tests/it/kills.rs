@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `run` under kills and races: only one run at a time, and no process outlives its wrapper.
+//! Tests of `run` with kills and races: only one run happens at a time, and no command outlives
+//! the `run` process that started it.
 
 use std::process::{Child, Command};
 

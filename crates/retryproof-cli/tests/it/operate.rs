@@ -70,7 +70,8 @@ pub(crate) fn records_are_listed_and_changed(place: &Place) {
         "--ttl",
         "P1D",
     ];
-    // Run the command twice, as after a lost answer. The second run changes nothing.
+    // Run the command twice, as an operator would if the first answer were lost. The second run
+    // changes nothing.
     for outcome in ["applied", "already_applied"] {
         let (resolved, said) = change(place, &resolve);
         assert_eq!(resolved, 0, "{said}");

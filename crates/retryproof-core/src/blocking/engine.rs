@@ -19,8 +19,8 @@ use crate::outcome::{ExecuteError, InFlight, Outcome, Report};
 use crate::payload::{Payload, StoredResult, Tombstone};
 use crate::store::SharedStore;
 
-/// Runs a unit of work once per (scope, key), and blocks the calling thread meanwhile. A clone is
-/// cheap and shares the engine.
+/// Runs a unit of work once per (scope, key), and blocks the calling thread until the call ends. A
+/// clone is cheap and shares the engine.
 #[derive(Debug, Clone)]
 pub struct Engine {
     engine: IdempotencyEngine,

@@ -175,8 +175,8 @@ impl Loading {
         }
     }
 
-    /// Reads `idempotency` or a table below it. `path` holds the names that lead from `idempotency`
-    /// to the table.
+    /// Reads `idempotency` or a table inside it. `path` holds the names that lead from
+    /// `idempotency` to the table.
     fn table<'a>(&mut self, file: &File<'_>, table: &'a DeTable<'_>, path: &mut Vec<&'a str>) {
         for (key, value) in table {
             let place = || file.at(key.span());

@@ -136,13 +136,13 @@ impl StoredStatuses {
     /// `"2xx"`: no errors.
     pub const SUCCESSES: Self = Self { client_errors: false, server_errors: false };
 
-    /// Also stores 4xx.
+    /// Also stores responses with a 4xx status.
     #[must_use]
     pub const fn with_client_errors(self) -> Self {
         Self { client_errors: true, ..self }
     }
 
-    /// Also stores 5xx.
+    /// Also stores responses with a 5xx status.
     #[must_use]
     pub const fn with_server_errors(self) -> Self {
         Self { server_errors: true, ..self }

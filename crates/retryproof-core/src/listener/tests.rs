@@ -34,8 +34,8 @@ fn completion(recorded: Recorded) -> ExecuteError<Rejected> {
     ExecuteError::Completion(CompletionError::new(Error::unavailable("planted"), recorded))
 }
 
-/// Returns the verdict on a result, and the verdict on the same result as an annotated function
-/// returns it.
+/// Returns two verdicts on a result: one on the engine's result, and one on what an annotated
+/// function would return for it.
 fn both(result: Executed) -> (Verdict, Verdict) {
     (Verdict::of(&result), Verdict::of_function(&settle(result)))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A heartbeat in flight when a lease is ended: the end waits for the heartbeat, but cuts it off if
-//! the store does not answer.
+//! If a lease is ended while a heartbeat is in progress, the end waits for the heartbeat, but cuts
+//! it off if the store does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -283,8 +283,8 @@ async fn cmp_2_a_refused_completion_is_answered_with_the_takers_result() {
     let Acquisition::Granted(held) = engine.try_acquire(&ctx("k")).await.unwrap() else {
         panic!("granted")
     };
-    // With this `max_hold`, the owner sends no beats, so its lease ends while it works, as in a
-    // process that is paused.
+    // With this `max_hold`, the owner sends no beats, so its lease ends while it works, as if its
+    // process were paused.
     let config = {
         let mut c = IdempotencyConfig::default();
         c.max_hold = 10 * MS;
@@ -339,7 +339,7 @@ async fn cmp_6_ttl_runs_from_completion_and_then_counts_as_absent() {
     assert!(answer(&engine, short(), 3).await.is_executed());
 }
 
-/// A store in which the holder's token becomes smaller, as after a restore from a backup.
+/// A store in which the holder's token becomes smaller, as it can after a restore from a backup.
 #[derive(Debug)]
 struct Restored(retryproof_core::SharedStore, Arc<AtomicUsize>);
 

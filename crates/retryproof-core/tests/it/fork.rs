@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Owner ids in a process and in its forks, as in a server that forks its workers (ACQ-9).
+//! Owner ids are unique in a process and in its forks, such as the workers of a server (ACQ-9).
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -11,8 +11,8 @@ use retryproof_core::{IdempotencyContext, IdempotencyEngine, OwnerId, SharedStor
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::{CallLog, FaultStore, Faults, Operation, Recorder};
 
-/// Draws owner ids on one side of a fork: first those of an engine's acquires, and then ids without
-/// an engine.
+/// Generates owner ids on one side of a fork: first those of an engine's acquires, and then ids
+/// without an engine.
 fn draw() -> Vec<u8> {
     let log = CallLog::new();
     let store = Recorder::new(FaultStore::new(MemoryStore::new(), Faults::none()), log.clone());
@@ -32,8 +32,8 @@ fn draw() -> Vec<u8> {
 
 #[test]
 fn acq_9_owner_ids_are_unique_on_all_sides_of_a_fork() {
-    // Warm up the parent before it forks: this thread draws ids, and at least one of them is left
-    // unused by a replay.
+    // Warm up the parent before it forks: this thread generates ids, and at least one of them is
+    // left unused by a replay.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let engine = IdempotencyEngine::new(MemoryStore::new());

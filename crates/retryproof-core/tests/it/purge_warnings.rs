@@ -17,7 +17,7 @@ use crate::outcomes::Told;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A store whose batches take a tenth of a second each.
+/// A store in which each batch of a purge takes a tenth of a second.
 #[derive(Debug, Default)]
 struct Batches {
     inner: MemoryStore,

@@ -143,7 +143,7 @@ async fn ctx_6_nothing_waits_for_a_running_call() {
     run(&engine, of("k", &[1, 2]), 3).await;
     assert_eq!(began.elapsed(), Duration::ZERO);
     assert_eq!(verdicts.take(), [ShadowVerdict::InFlight, ShadowVerdict::Mismatch]);
-    // Heartbeats keep the first call's lease, so later duplicates still meet it.
+    // Heartbeats keep the first call's lease, so later duplicates still find it.
     sleep(Duration::from_secs(120)).await;
     assert!(held.lease().believed_held());
     run(&engine, of("k", &[1, 1]), 4).await;

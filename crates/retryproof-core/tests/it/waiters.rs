@@ -78,8 +78,8 @@ async fn run_5_waiters_for_a_permit_ask_the_store_ever_more_seldom() {
     sleep(10_000 * MS).await;
     let calls = log.entries().len();
     assert!(calls <= 10 * 20, "{calls} calls in 10 s for 10 keys: two a second each at most");
-    // Although the waiters look so rarely, they find a result that another process records
-    // meanwhile.
+    // Although the waiters look so rarely, they find a result that another process records while
+    // they wait.
     let elsewhere = granted(&elsewhere, "0").await;
     let _ = elsewhere.complete(Payload::new(CodecId::JSON, 0, b"9")).await;
     sleep(600 * MS).await;

@@ -101,9 +101,9 @@ pub enum NoTx {
 /// How much of an oversize body was read. The guard closes an HTTP/1.x connection in both cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OversizeBody {
-    /// Nothing, because the declared length is over the limit.
+    /// Nothing was read, because the declared length is over the limit.
     Declared,
-    /// Everything up to the limit.
+    /// The body was read up to the limit.
     Partly,
 }
 

@@ -327,7 +327,7 @@ async fn http_18_run_8_a_run_that_was_taken_over_is_lost_and_an_unrecorded_one_u
     }
 }
 
-/// Returns the expected outcomes in the log and at the observer: this one outcome in each.
+/// Returns the expected outcomes in the log and at the observer: in both, only `outcome`.
 fn both(outcome: &str) -> (Vec<String>, Vec<String>) {
     (vec![outcome.to_owned()], vec![outcome.to_owned()])
 }

@@ -56,7 +56,7 @@ impl FingerprintRequest for Same {
     }
 }
 
-/// Starts a first request that takes 5 s, and then this number of duplicates with bodies of
+/// Sends a first request that takes 5 s, and then `duplicates` copies of it, each with a body of
 /// `length` bytes. Returns all answers, and how many bytes of bodies existed after every duplicate
 /// had looked at the record.
 async fn storm(

@@ -91,7 +91,7 @@ async fn lst_2_a_listener_without_a_topic_for_its_dead_letters_runs_nothing() {
     assert!(error.to_string().contains("topic = orders.dead"), "{error}");
     assert_eq!(runs.load(Ordering::SeqCst), 0);
 
-    // While the dead-letter topic has no leader, the listener waits, and can be stopped meanwhile.
+    // While the dead-letter topic has no leader, the listener waits. It can be stopped even then.
     let away = RDKafkaRespErr::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE;
     mock.cluster.topic_error(DEAD, away).expect("away");
     start(mock.listener().build().expect("built"), counting(&mock, &runs)).stop().await;

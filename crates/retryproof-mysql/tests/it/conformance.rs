@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The conformance kit (STO-2) on a real server, once with `INSERT … RETURNING` and once without
-//! it, as for a server whose INSERT cannot return rows.
+//! The conformance kit (STO-2) on a real server, once with `INSERT … RETURNING`, and once as if the
+//! server's INSERT could not return rows.
 
 use std::sync::Arc;
 

@@ -100,8 +100,8 @@ async fn acq_4_a_waiter_is_told_of_an_earlier_end_once() {
         assert_eq!(done, FencedWrite::Applied);
         let answered = Instant::now();
         let took = waiting.await.expect("no panic").saturating_duration_since(answered);
-        // A notification takes a few milliseconds. The limit is so long that a waiter that polls
-        // meets it too, because this test is about the number of wake-ups.
+        // A notification takes a few milliseconds. The limit is long enough for a waiter that
+        // polls, because this test is about the number of wake-ups.
         assert!(took < Duration::from_secs(2), "{took:?}");
         let forget = format!("DELETE FROM \"{}\"", table.name);
         table.stranger().await.run(forget).await;

@@ -144,7 +144,7 @@ async fn lst_2_while_the_store_is_away_no_more_messages_are_taken() {
     // messages to a wait queue within this second.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(running.counters.count_of(Reason::Store), 1);
-    running.stop().await.expect("it can be stopped meanwhile");
+    running.stop().await.expect("the listener can be stopped during an outage of the store");
     queues.clean().await;
 }
 

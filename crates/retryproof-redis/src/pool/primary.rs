@@ -130,8 +130,8 @@ impl PrimaryLocator {
                 let (at, connection) = tokio::select! {
                     biased;
                     connected = connected => connected?,
-                    // If the primary moves meanwhile, abandon this attempt and start again, because
-                    // the old primary might never answer.
+                    // If a failover moves the primary before the attempt ends, abandon the attempt
+                    // and start again, because the old primary might never answer.
                     () = self.moved(epoch) => continue,
                 };
                 if let Some(epoch) = self.reached(&at, reports) {

@@ -65,7 +65,7 @@ pub(crate) struct WriteTransaction<'a> {
     statements: &'a StatementTexts,
     /// The time for all transitions, read once after the lock is taken (ACQ-7).
     now: i64,
-    /// The last token that was drawn. It is written to the database before the commit (ACQ-10).
+    /// The last token that was issued. It is written to the database before the commit (ACQ-10).
     last_token: Option<i64>,
     /// The statements that this transaction has taken from the connection's cache. It takes each
     /// statement only once, because a cache lookup costs as much as a small statement.
@@ -249,8 +249,8 @@ impl<'a> WriteTransaction<'a> {
         Ok(self.execute(Statement::ClaimPurge, (self.now, length))? == 1)
     }
 
-    /// Draws a token that is larger than every earlier token in the database file (ACQ-10). The
-    /// transaction holds the write lock, so no other process draws a token at the same time.
+    /// Issues a token that is larger than every earlier token in the database file (ACQ-10). The
+    /// transaction holds the write lock, so no other process issues a token at the same time.
     fn draw(&mut self) -> Result<FencingToken> {
         let last = match self.last_token {
             Some(last) => last,
@@ -298,7 +298,7 @@ impl<'a> WriteTransaction<'a> {
 }
 
 /// Returns the error for a token counter that cannot be read. The counter's row is part of the
-/// schema. Without that row, no token can be drawn (ACQ-10).
+/// schema. Without that row, no token can be issued (ACQ-10).
 fn counter_error(error: rusqlite::Error) -> Error {
     match error {
         rusqlite::Error::QueryReturnedNoRows => Error::new(

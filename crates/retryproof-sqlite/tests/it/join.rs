@@ -577,8 +577,8 @@ async fn cmp_7_sqlite_transactions_and_the_writer_take_turns() {
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
-/// Two connections write in turn, each for longer than the writer pauses between two attempts. The
-/// writer keeps its place in the queue meanwhile.
+/// Two connections write in turn, each for longer than the writer pauses between two attempts.
+/// While it waits, the writer keeps its place in the queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_1_sto_5_sqlite_two_sources_of_transactions_do_not_starve_the_writer() {
     let dir = Dir::new();

@@ -83,7 +83,7 @@ pub async fn ops_10_entries_come_back_newest_first(s: &Subject) {
     );
 }
 
-/// Pages of any size return every entry once, even if more entries are appended meanwhile.
+/// Pages of any size return every entry once, even if entries are appended between two pages.
 pub async fn ops_10_pages_lead_through_all_entries(s: &Subject) {
     let operator = s.store_name("operator");
     for at in 0..ENTRIES {

@@ -49,7 +49,7 @@ pub async fn id_5_a_hashed_store_keeps_no_key(s: &Subject) {
     waiter.await.expect("the waiter should not panic").expect("the wait should succeed");
     assert_eq!(body(&completed(elsewhere.acquire(LONG).await)), b"done");
 
-    // A page can be empty even if more pages follow, because its step of the scan may meet only
+    // A page can be empty even if more pages follow, because its step of the scan may find only
     // keys of other tests on the same server.
     let (mut records, mut after) = (Vec::new(), None);
     loop {

@@ -79,7 +79,7 @@ impl fmt::Display for Need {
             Self::Corrupt => "a way to damage a record",
             Self::ClockApart => "a clock that differs from the runtime's",
             Self::Writes => "a number that changes with its writes",
-            Self::WakeUps => "wake-ups that precede the next read of a waiter",
+            Self::WakeUps => "wake-ups that arrive before a waiter's next read",
             Self::Joined => "transactions that the store joins",
             Self::Identities => "hashed identities",
             Self::SmallLimit => "a limit on the size of values that is 16 MiB or less",

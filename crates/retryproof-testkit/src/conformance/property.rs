@@ -27,8 +27,8 @@ enum Step {
     Purge,
 }
 
-/// Draws a random step. On the host's clock, each duration either lasts for the whole test, or the
-/// test immediately waits until it is over. The model therefore always knows what has expired.
+/// Returns a random step. On the host's clock, each duration either lasts for the whole test, or
+/// the test immediately waits until it is over. The model therefore always knows what has expired.
 fn draw(random: &mut Random, exact: bool, value: u32) -> Step {
     let owner = random.below(3);
     let fingerprint = random.pick(&[None, Some(1), Some(2)]);

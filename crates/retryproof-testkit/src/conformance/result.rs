@@ -281,7 +281,7 @@ pub async fn cmp_9_a_value_over_the_limit_is_refused(s: &Subject) {
     assert_eq!(
         holder.complete_with(&tombstone).await,
         FencedWrite::Applied,
-        "a tombstone should replace the value"
+        "after a value is refused as too large, the store should accept a tombstone instead"
     );
 
     let holder = s.caller(&s.id("at"));

@@ -113,7 +113,7 @@ pub async fn ops_1_a_scan_finds_every_record(s: &Subject) {
 }
 
 /// A scan returns every record that exists during the whole scan, even if other records are deleted
-/// meanwhile.
+/// between two pages.
 pub async fn ops_1_deletions_hide_no_other_record(s: &Subject) {
     let callers = s.fill().await;
     let (mut seen, mut gone) = (Vec::new(), 0);

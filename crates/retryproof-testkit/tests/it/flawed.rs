@@ -527,7 +527,7 @@ impl IdempotencyStore for Flawed {
         let mut early = None;
         if self.has(Defect::TokenDrawnBeforeTheLock) {
             early = Some(self.draw(None));
-            // Every second caller is delayed after it has drawn its token and before it takes the
+            // Every second caller is delayed after it has got its token and before it takes the
             // lock.
             if early.is_some_and(|token| token.get() % 2 == 0) {
                 tokio::task::yield_now().await;

@@ -30,7 +30,7 @@ fn client() -> ClientWithMiddleware {
     drawing(|| u64::MAX / 2)
 }
 
-/// Like [`client`], but the pauses are drawn with `bits`.
+/// Like [`client`], but takes the random bits for the pauses from `bits`.
 fn drawing(bits: impl Fn() -> u64 + Send + Sync + 'static) -> ClientWithMiddleware {
     let middleware = IdempotencyMiddleware::builder()
         .jitter_source(bits)

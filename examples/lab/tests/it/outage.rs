@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server that stops, hangs and returns while a lab runs: `/open/health`, and what requests get
-//! meanwhile.
+//! The store's server stops, hangs and returns while a lab runs. The tests check `/open/health` and
+//! the answers to requests in each state.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -12,7 +12,7 @@ const ALL_CUT_PERCENT: u64 = 20;
 
 impl Nemesis<'_> {
     /// Disturbs the connections of one worker, or sometimes of all workers, for a while, in a way
-    /// that is drawn at random. If all connections were disturbed for most of the time, most calls
+    /// that is chosen at random. If all connections were disturbed for most of the time, most calls
     /// would have no answer, and the judge could decide little.
     pub(super) fn disturb(&mut self, name: &'static str) -> bool {
         let is_cutting = |due: &Due| matches!(due, Due::Quiet(..) | Due::Closed(..));
@@ -27,7 +27,7 @@ impl Nemesis<'_> {
         true
     }
 
-    /// Draws the worker whose connections a fault disturbs; `None` stands for all workers.
+    /// Chooses at random whose connections a fault disturbs; `None` stands for all workers.
     fn one_or_all(&mut self) -> Option<u32> {
         (!self.random.percent(ALL_CUT_PERCENT)).then(|| self.victim())
     }
@@ -50,8 +50,8 @@ impl Nemesis<'_> {
         (mood, self.random.spread(20..400))
     }
 
-    /// Draws a mood in which bytes pass in one direction only, in half of the cases for longer than
-    /// a call may take.
+    /// Chooses at random a mood in which bytes pass in one direction only, and its length, which in
+    /// half of the cases is longer than a call may take.
     fn one_way(&mut self) -> (Mood, u64) {
         self.made.one_way += 1;
         let deaf = self.random.percent(50);

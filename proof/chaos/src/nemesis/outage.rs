@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Outages: the server is killed or shut down, and starts again with its data. In a group, this
-//! happens to the primary, and a replica takes its place. Other faults go on meanwhile, and one of
-//! them strikes while the server is down.
+//! happens to the primary, and a replica takes its place. Other faults go on during an outage, and
+//! one of them strikes while the server is down.
 
 use std::io;
 
@@ -95,7 +95,7 @@ impl Nemesis<'_> {
             let at = self.random.within(0..self.strikes.len() as u64);
             let kind = usize::try_from(at).ok().and_then(|at| self.strikes.get(at).copied());
             // A strike can fail, for example because its victim is already stopped. Then the next
-            // step draws another kind.
+            // step chooses another kind.
             if let Some(kind) = kind
                 && self.make(kind)?
             {

@@ -111,7 +111,7 @@ pub(crate) enum Left {
 }
 
 impl Left {
-    /// Draws a kind of loss.
+    /// Chooses a kind of loss at random.
     pub(crate) fn draw(random: &mut Random) -> Self {
         match random.within(0..4) {
             0 => Self::Nothing,

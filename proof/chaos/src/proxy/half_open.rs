@@ -16,7 +16,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a half-open connection is kept if no client uses it.
 const UNUSED: Duration = Duration::from_millis(30_000);
 
-/// What became of half-open connections.
+/// How half-open connections ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Stranded {
     /// Connections that clients gave up by themselves.

@@ -21,7 +21,7 @@ pub(super) struct Harm {
     stuck: AtomicU64,
 }
 
-/// The intervals in which no connection led to the server, so that nothing could reach it.
+/// The intervals without any connection to the server, in which nothing could reach it.
 #[derive(Debug, Default)]
 struct Away {
     links: usize,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An older and a newer program on one store, under kills, in both orders (REC-1): nothing is
-//! violated, no start is refused, and tables that exclude the program say which side to upgrade.
+//! An older and a newer program use one store while workers are killed, in both orders (REC-1): no
+//! rule is violated, no start is refused, and a program that the tables exclude is told which side
+//! to upgrade.
 //!
 //! With `RETRYPROOF_FORMS_SECS=60`, each run lasts that long.
 

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-/// Runs on a store, and returns what its calls met.
+/// Runs the test on a store, and returns what the test prints.
 fn met(store: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chaos"));
     let output = command.args(["full", "--store", store]).output().expect("the program starts");

@@ -2,11 +2,11 @@
 //! Operators release, resolve, forget and erase records while holders work, die and are taken over:
 //! the fencing holds on each store (OPS-3, OPS-4).
 //!
-//! `RETRYPROOF_RACES=10000` requires that many interventions that meet a holder or a taker.
+//! `RETRYPROOF_RACES=10000` requires that many interventions that race with a holder or a taker.
 
 use crate::{Ran, chaos};
 
-/// How many interventions have to meet a holder or a taker. The tests share the machine; on a
+/// How many interventions have to race with a holder or a taker. The tests share the machine; on a
 /// dedicated one, there are hundreds.
 const RACES: u64 = 5;
 

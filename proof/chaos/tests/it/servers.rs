@@ -6,8 +6,8 @@
 
 use crate::{Ran, chaos};
 
-/// Checks that the run found nothing wrong, and that faults met a server that was down, a clock
-/// that had jumped, and clients of half-open connections.
+/// Checks that the run found nothing wrong, that other faults happened while a server was down,
+/// that a jump of the clock showed in answers, and that clients used half-open connections.
 #[track_caller]
 fn meets_all(ran: &Ran) {
     ran.holds();

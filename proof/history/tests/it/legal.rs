@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Histories that a correct store may produce, drawn at random: no rule may flag them.
+//! Random histories that a correct store may produce: no rule may flag them.
 //!
 //! A correct record ([`model::Slot`]) answers owners that acquire, send heartbeats, complete,
 //! release, die and acquire again, over a network that delays, loses and, while it is disturbed,

@@ -3,7 +3,7 @@
 
 use model::Tick;
 
-/// SplitMix64, which is good enough to draw a story from its number.
+/// SplitMix64, which is good enough to derive a random story from its number.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

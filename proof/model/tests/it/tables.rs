@@ -33,7 +33,7 @@ static README: Mutex<()> = Mutex::new(());
 const NOW: u16 = 10;
 const MINE: Owner = Owner(1);
 
-/// Returns every kind of record that a caller with the owner `MINE` can meet.
+/// Returns every kind of record that a caller with the owner `MINE` can find.
 fn records() -> Vec<(&'static str, Slot)> {
     let held = |owner, expires, keep_until| {
         Record::InProgress(Held {

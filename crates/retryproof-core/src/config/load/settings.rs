@@ -81,7 +81,7 @@ impl Setting {
     }
 }
 
-/// Whether a path names a table with settings below it.
+/// Whether a path names a table that contains settings.
 pub(super) fn is_table(path: &[&str]) -> bool {
     match path {
         [one] => {

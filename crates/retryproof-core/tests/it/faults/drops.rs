@@ -60,7 +60,7 @@ impl Stage {
     }
 
     /// Returns an action that has three await points and lasts longer than half of the lease, so
-    /// that a beat is sent meanwhile.
+    /// that a beat is sent while it runs.
     fn action(&self) -> impl Future<Output = Result<u32, &'static str>> + Send + use<> {
         let (action, runs) = (Arc::clone(&self.action), Arc::clone(&self.runs));
         async move {
@@ -122,7 +122,7 @@ async fn run_5_acq_11_execute_dropped_at_every_await_point() {
                     "{what}: its effect is unknown"
                 );
                 assert_eq!(stage.again(3 * LEASE).await, Outcome::Executed(2), "{what}");
-                assert_eq!(stage.takeovers(), 1, "{what}: as after the death of an owner");
+                assert_eq!(stage.takeovers(), 1, "{what}: taken over, as if the owner had died");
             }
             _ => {
                 assert_eq!(

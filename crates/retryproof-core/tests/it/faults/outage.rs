@@ -21,7 +21,7 @@ const MODES: [Outage; 3] = [Outage::Refuse, Outage::Swallow, Outage::Stall];
 async fn run_1_an_outage_of_four_tenths_of_a_lease_loses_nothing_whenever_it_begins() {
     for mode in MODES {
         // Let the outage begin at 81 different moments within the length of two leases after the
-        // grant, so that it meets every phase of the first beats and of later beats.
+        // grant, so that it coincides with every phase of the first beats and of later beats.
         for phase in 0..=80 {
             let begins = LEASE * phase / 40;
             let what = format!("{mode:?} from {begins:?} on");

@@ -130,7 +130,7 @@ async fn rec_1_another_generation_of_a_function_is_left_alone() {
     stranger.run(format!("DROP FUNCTION {name}")).await;
 }
 
-/// Keeps the warnings of this thread, one line each.
+/// Keeps the warnings of this thread, each as one line.
 #[derive(Clone, Default)]
 struct Warnings(Arc<Mutex<Vec<String>>>);
 

@@ -7,8 +7,8 @@ use super::{GONE, LONG, OVER, Puzzle, State};
 use crate::when::slop;
 
 impl Puzzle<'_> {
-    /// Returns whether the call that was under way between the two instants may have met the record
-    /// at this time.
+    /// Returns whether the call that was under way between the two instants may have found the
+    /// record in this state at the time `now`.
     pub(super) fn may_be(&self, state: &State, now: Tick, from: u64, to: u64) -> bool {
         let (least, most) = state.ends;
         let earliest = self.clock.earliest(from, to);
