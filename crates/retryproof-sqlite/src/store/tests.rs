@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests that need access to the connections: a full disk, a file that becomes read-only, the query
-//! plans of the statements, the thread of a scan, and the changes of an operator.
+//! Tests that need access to the connections: a full disk, the commits of other connections, a file
+//! that becomes read-only, the query plans of the statements, the thread of a scan, and the changes
+//! of an operator.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -127,6 +128,55 @@ async fn sto_1_one_that_finds_no_room_does_not_sink_its_batch() {
     assert_eq!(large_call.await.expect_err("no room for it").kind(), ErrorKind::Full);
     assert_eq!(small_call.await.expect("room for it"), FencedWrite::Applied);
     assert!(matches!(store.peek(&large).await, Ok(Peeked::Busy(_))));
+}
+
+/// The trigger makes the transaction run out of space when it writes the token counter, after all
+/// its transitions. On a real disk, the commit runs out of space.
+#[tokio::test]
+async fn sto_1_a_batch_that_finds_no_room_at_its_end_is_run_one_by_one() {
+    let dir = dir();
+    let store = dir.store();
+    let (held, fresh) = (id("held"), id("fresh"));
+    let owner = granted(&store, &held).await;
+    store.writer.pragma(
+        "CREATE TABLE filler (bytes BLOB); \
+         CREATE TRIGGER fill AFTER UPDATE ON retryproof_records_meta \
+         BEGIN INSERT INTO filler VALUES (zeroblob(100000)); END; \
+         PRAGMA max_page_count = 1",
+    );
+    // Another connection holds SQLite's lock, so both calls wait and end up in one batch.
+    let lock = rusqlite::Connection::open(&store.config.path).expect("opened");
+    lock.execute_batch("BEGIN IMMEDIATE").expect("locked");
+    let tiny = done(10);
+    let mut completion = pin!(store.complete(&held, owner, &tiny));
+    let mut acquire = pin!(acquire(&store, &fresh, OwnerId::new()));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(matches!(completion.as_mut().poll(&mut context), Poll::Pending));
+    assert!(matches!(acquire.as_mut().poll(&mut context), Poll::Pending));
+    lock.execute_batch("ROLLBACK").expect("unlocked");
+    assert_eq!(acquire.await.expect_err("no room for a token").kind(), ErrorKind::Full);
+    assert_eq!(completion.await.expect("needs no token"), FencedWrite::Applied);
+    assert!(matches!(store.peek(&fresh).await, Ok(Peeked::Absent)));
+}
+
+/// A waiter's own check is left out while a thread writes, so each write has to check too.
+#[tokio::test]
+async fn acq_4_a_write_notices_the_commits_of_other_connections_for_the_waiters() {
+    let dir = dir();
+    let store = dir.store();
+    let (key, other) = (id("k"), rusqlite::Connection::open(dir.0.join("records.db")));
+    let owner = granted(&store, &key).await;
+    let _waiter = store.waiters.registry.subscribe(id("waited for"));
+    let beat = async || {
+        assert_eq!(store.extend(&key, owner, LONG).await.expect("extended"), FencedWrite::Applied);
+        store.waiters.foreign_commits()
+    };
+    // The first check has no earlier one to compare with.
+    let before = beat().await;
+    assert_eq!(beat().await, before, "its own commits do not count");
+    other.expect("opened").execute_batch("CREATE TABLE other (n)").expect("committed");
+    assert_eq!(beat().await, before + 1);
+    assert_eq!(beat().await, before + 1);
 }
 
 #[tokio::test]

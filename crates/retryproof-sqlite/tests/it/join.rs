@@ -325,6 +325,49 @@ async fn cmp_7_sqlite_waiters_are_woken_after_the_commit_and_never_before() {
     assert!(after < 5_000 * MS, "woken, not timed out: {after:?}");
 }
 
+/// The runtime's clock stands still while the commit is made and reported.
+#[tokio::test]
+async fn cmp_7_acq_4_sqlite_a_commit_that_the_program_reports_wakes_the_waiters_at_once() {
+    let world = world();
+    let held = world.held("k").await;
+    let Peeked::Busy(lease) = world.standing("k").await else { panic!("not held") };
+    let mut conn = world.dir.stranger();
+    let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    let pending = held.complete_in(&mut tx, value("done")).await.unwrap();
+    let (key, store) = (ctx("k"), world.engine.store());
+    let mut waiting = pin!(store.wait_for_change(key.identity(), lease.token, LONG));
+    assert!(tokio::time::timeout(10 * MS, &mut waiting).await.is_err());
+    tokio::time::pause();
+    let committed = Instant::now();
+    tx.commit().unwrap();
+    pending.committed();
+    waiting.await.unwrap();
+    assert!(committed.elapsed().is_zero(), "polled after {:?}", committed.elapsed());
+}
+
+/// A reader of an attached file that is not in WAL mode delays the commit.
+#[tokio::test]
+async fn cmp_7_sqlite_a_commit_waits_for_a_reader_of_an_attached_file() {
+    let world = world();
+    let shop = world.dir.path().join("shop.db");
+    let reader = Connection::open(&shop).unwrap();
+    reader.execute_batch("CREATE TABLE orders (what TEXT)").unwrap();
+    let conn = world.dir.stranger();
+    conn.execute("ATTACH ?1 AS shop", [shop.to_str()]).unwrap();
+    let joined = world.engine.joined(SqliteTxSource::over(conn).unwrap()).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM orders").unwrap();
+    let mut call = pin!(joined.execute(ctx("k"), async |tx: &mut SqliteTx| {
+        tx.execute("INSERT INTO orders VALUES ('k')", []).unwrap();
+        Ok::<_, &'static str>("ordered".to_owned())
+    }));
+    assert!(tokio::time::timeout(200 * MS, &mut call).await.is_err(), "the file is being read");
+    reader.execute_batch("COMMIT").unwrap();
+    assert_eq!(call.await.unwrap(), Outcome::Executed("ordered".to_owned()));
+    let orders: i64 =
+        reader.query_row("SELECT count(*) FROM orders", [], |row| row.get(0)).unwrap();
+    assert_eq!((orders, world.replay("k").await), (1, "\"ordered\"".to_owned()));
+}
+
 /// `complete_in` joins the driver's own transaction, which can be committed, rolled back, or lost
 /// with its connection as in a crash.
 #[tokio::test]

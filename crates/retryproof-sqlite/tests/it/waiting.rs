@@ -7,8 +7,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use retryproof_core::clock::wall_clock_micros;
 use retryproof_core::store::{AcquireRequest, Acquired, Grant, LiveLease, Peeked, TxSource};
 use retryproof_core::{
     Acquisition, CodecId, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
@@ -16,7 +18,7 @@ use retryproof_core::{
 };
 use retryproof_sqlite::{SqliteStore, SqliteTxSource};
 
-use crate::support::{DAY, Dir, LONG, body, completion, execute, id, replay, request};
+use crate::support::{DAY, Dir, LONG, body, completion, execute, grant, id, replay, request};
 
 /// The environment variable that passes the path of the file to the other process.
 const FILE: &str = "RETRYPROOF_SQLITE_TEST_FILE";
@@ -215,6 +217,31 @@ async fn acq_4_a_duplicate_gets_the_result_of_another_process() {
         delays[4] < Duration::from_secs(1),
         "a poll found it, not the end of the wait: {delays:?}"
     );
+}
+
+/// A read of a record that is in progress reads the clock once.
+#[tokio::test]
+async fn acq_4_a_waiter_reads_its_record_once_for_each_commit_of_another_connection() {
+    let (dir, reads) = (Dir::new(), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&reads);
+    let config = dir.config().with_wall_clock(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        wall_clock_micros()
+    });
+    let store = SqliteStore::open_with(config).expect("the store opens");
+    let (id, stranger) = (id("k"), dir.stranger());
+    let token = grant(&store, &id, OwnerId::new()).await.token;
+    reads.store(0, Ordering::SeqCst);
+    let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
+    let polls = Duration::from_millis(200);
+    for commit in ["", "CREATE TABLE one (n)", "CREATE TABLE other (n)"] {
+        stranger.execute_batch(commit).expect("committed");
+        assert!(tokio::time::timeout(polls, &mut waiting).await.is_err());
+        // The first check counts as a commit, because there is no earlier one to compare with.
+        let most = if commit.is_empty() { 2 } else { 1 };
+        let reads = reads.swap(0, Ordering::SeqCst);
+        assert!((1..=most).contains(&reads), "{reads} reads after {commit:?}");
+    }
 }
 
 #[tokio::test]
