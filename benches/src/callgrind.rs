@@ -38,7 +38,7 @@ pub fn available() -> bool {
 /// valgrind runs in software although processors have instructions for it (SHA-256).
 ///
 /// # Errors
-/// As [`instructions`].
+/// Same as for [`instructions`].
 pub fn instructions_without(
     part: &str,
     args: &[&str],
@@ -66,7 +66,7 @@ pub fn instructions_without(
 /// row's count.
 ///
 /// # Errors
-/// As [`instructions`].
+/// Same as for [`instructions`].
 pub fn row(
     report: &mut Report,
     what: String,

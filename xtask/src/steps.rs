@@ -15,9 +15,9 @@ use crate::{Verdict, alerts, arch, deps, features, lock, names, rules, size, sup
 
 enum Work {
     Check(fn(&Path) -> Verdict),
-    /// Succeeds or fails by its exit code.
+    /// Runs cargo, and fails if its exit code is not zero.
     Run(Cargo),
-    /// The same, but also counts the tests that ran, and fails if there were none.
+    /// Like `Run`, but also counts the tests that ran, and fails if there were none.
     Tests(Cargo),
     /// Starts the servers that the later steps test against.
     Servers,

@@ -21,7 +21,7 @@ use crate::compare::now;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Keys {
     None,
-    /// One key, again and again.
+    /// The same key with every request.
     Same,
     /// A new key with every request.
     Fresh,

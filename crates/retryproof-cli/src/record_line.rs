@@ -33,7 +33,7 @@ pub(crate) struct RecordLine {
     /// The result, or `None` for a record in progress.
     pub(crate) result: Option<Blob>,
     pub(crate) fingerprint: Option<Fingerprint>,
-    /// In milliseconds since 1970.
+    /// When the record expires, in milliseconds since 1970.
     pub(crate) expires_at: Option<u64>,
 }
 

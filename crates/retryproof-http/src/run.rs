@@ -35,7 +35,8 @@ use crate::window;
 ///
 /// The call is boxed before it is spawned, because a task's own allocation is over-aligned, and
 /// large over-aligned allocations are slow. The call is `Send` if the handler and its response are.
-/// Neither has to be: some frameworks keep both on one thread.
+/// The handler and its response need not be `Send`, because some frameworks keep both on one
+/// thread.
 pub(crate) fn start_call<H, R, E, F, Fut>(
     mut granted: Box<GrantedRequest>,
     admitted: AdmittedRequest,

@@ -21,8 +21,8 @@ pub(crate) struct Extra {
     pub(crate) note: Option<HolderNote>,
     /// How many times the key has been taken over since it was last free.
     pub(crate) takeovers: u16,
-    /// The fingerprint of the grant, if requests are compared in flight. A COMPLETE record stores
-    /// its fingerprint elsewhere.
+    /// The fingerprint of the grant, if fingerprints are compared while the holder runs (FP-6). A
+    /// COMPLETE record stores its fingerprint elsewhere.
     pub(crate) fingerprint: Option<Fingerprint>,
 }
 
@@ -142,7 +142,7 @@ impl Busy {
         })
     }
 
-    /// Returns the fingerprint of the grant, if requests are compared in flight.
+    /// Returns the fingerprint of the grant, if fingerprints are compared while the holder runs.
     pub(crate) fn fingerprint(&self) -> Option<&Fingerprint> {
         self.extra.as_ref()?.fingerprint.as_ref()
     }

@@ -123,11 +123,13 @@ fn prepare(conn: &Connection, config: &SqliteConfig) -> Result<()> {
 /// Which deleted bytes SQLite overwrites with zeros.
 #[derive(Clone, Copy)]
 pub(crate) enum Overwrite {
-    /// Only bytes in pages that SQLite writes anyway. If a purge deletes a large value, the freed
-    /// pages keep the value's bytes until SQLite uses the pages again. To overwrite them, a purge
-    /// would have to write as many bytes as it deletes, while all other writes wait.
+    /// SQLite overwrites only bytes in pages that it writes anyway. If a purge deletes a large
+    /// value, the freed pages keep the value's bytes until SQLite uses the pages again. To
+    /// overwrite them, a purge would have to write as many bytes as it deletes, while all other
+    /// writes wait.
     InPlace,
-    /// All deleted bytes. The store uses this when an operator erases values (OPS-4).
+    /// SQLite overwrites all deleted bytes. The store uses this when an operator erases values
+    /// (OPS-4).
     All,
 }
 

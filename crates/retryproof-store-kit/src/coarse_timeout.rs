@@ -41,7 +41,7 @@ impl CoarseTimeout {
     /// its own timer.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     #[must_use]
     pub fn start() -> Self {
         let shared = Arc::new(Shared::default());

@@ -24,7 +24,7 @@ use crate::BoxError;
 pub(crate) struct Order {
     /// The customer's account.
     pub(crate) account: String,
-    /// In cents.
+    /// The price in cents.
     pub(crate) amount: i64,
     /// The purpose, shown on the receipt.
     pub(crate) reference: String,
@@ -37,7 +37,7 @@ pub(crate) struct Receipt {
     pub(crate) payment: i64,
     /// The account charged.
     pub(crate) account: String,
-    /// In cents.
+    /// The price in cents.
     pub(crate) amount: i64,
     /// The purpose.
     pub(crate) reference: String,

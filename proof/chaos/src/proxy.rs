@@ -25,7 +25,7 @@ use spoilt::{Harm, Link, Spoilt};
 /// What the proxy does to every connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mood {
-    /// Nothing.
+    /// Passes everything on unchanged.
     Calm,
     /// Closes all open connections, and each new one at once.
     Cut,

@@ -36,8 +36,8 @@ const REFERENCE_SECS: u64 = 600;
 /// for a run of any length with pauses.
 const OVERLAP_PERCENT: u64 = 30;
 
-/// The same for a run without pauses. During most of such a run, nothing is wrong, because a killed
-/// process is replaced at once, and a killed server is restarted soon.
+/// Like [`OVERLAP_PERCENT`], but for a run without pauses. During most of such a run, nothing is
+/// wrong, because a killed process is replaced at once, and a killed server is restarted soon.
 const OVERLAP_WITHOUT_PAUSES: u64 = 2;
 
 /// How often each kind of event happened.

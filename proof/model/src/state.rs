@@ -16,19 +16,20 @@ pub const IDENTITIES: usize = 2;
 /// Which waiters a release wakes (ACQ-3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Wakeup {
-    /// Every waiter, if clients belong to different processes, each with its own wait on the store.
+    /// Every waiter is woken, because clients belong to different processes, each with its own wait
+    /// on the store.
     Every,
-    /// Any one of them, if the clients of one process share a wait (ACQ-5). No client crashes
-    /// alone.
+    /// Any one of the waiters is woken, because the clients of one process share a wait (ACQ-5). No
+    /// client crashes alone.
     One,
 }
 
 /// The bounds of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// At most [`CLIENTS`].
+    /// The number of clients, at most [`CLIENTS`].
     pub clients: u8,
-    /// At most [`IDENTITIES`].
+    /// The number of identities, at most [`IDENTITIES`].
     pub identities: u8,
     /// The length of a lease.
     pub lease: Tick,
@@ -117,7 +118,7 @@ pub enum Stage {
     },
     /// The waiter has looked but not subscribed yet: only with [`Defect::WakeLost`].
     Deaf {
-        /// The same as in `Asleep`.
+        /// The end of the lease that the waiter saw, or its deadline if that is earlier.
         until: Tick,
     },
 }
@@ -163,7 +164,7 @@ pub enum Phase {
     },
     /// The completion is sent and has no answer (CMP-3).
     CompleteDoubt {
-        /// The same as in `Acted`.
+        /// Whether the action's value cannot be stored.
         tombstone: bool,
     },
     /// The caller has its answer and may call again.

@@ -16,7 +16,7 @@ pub(crate) type Place = (usize, usize);
 /// One change that can be made.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mutant {
-    /// Below the crate's folder.
+    /// The path below the crate's folder.
     pub(crate) file: String,
     pub(crate) start: Place,
     pub(crate) end: Place,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::account::Account;
 use super::until;
 
-/// What is fixed about a server.
+/// The fixed properties of a kind of server.
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) service: &'static str,

@@ -23,7 +23,7 @@ pub(crate) enum Reply {
     Answer(http::Response<Body>),
     /// Never answers.
     Silence,
-    /// Another middleware fails the request.
+    /// Another middleware makes the request fail.
     Refusal,
 }
 

@@ -41,7 +41,7 @@ pub struct ScopeConfig {
 }
 
 impl ScopeConfig {
-    /// Overwrites each setting that `new` sets.
+    /// Replaces each setting that `new` sets with the value from `new`.
     #[cfg(feature = "config")]
     pub(super) fn take_from(&mut self, new: Self) {
         self.ttl = new.ttl.or(self.ttl);

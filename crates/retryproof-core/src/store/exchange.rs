@@ -27,8 +27,8 @@ pub struct AcquireRequest {
     /// The note about the caller. A grant replaces the stored note. If this field is `None`, the
     /// grant removes the note (REC-2).
     pub holder: Option<HolderNote>,
-    /// The function that decides whether two fingerprints can be compared; `None` if no
-    /// fingerprints are compared in flight (FP-6).
+    /// The function that decides whether two fingerprints can be compared; `None` if fingerprints
+    /// are not compared while the holder runs (FP-6).
     pub(crate) comparable: Option<Comparable>,
     /// The mask that hides the fingerprint, if the store has sealed results (SEAL-6).
     mask: Option<FingerprintMask>,

@@ -132,8 +132,8 @@ pub trait TxPort<D: Dialect> {
     /// If the connection is no longer in a transaction, the call fails and runs nothing (CMP-7). In
     /// autocommit mode, the record would be committed without the business writes. Some databases
     /// end a transaction themselves after an error: MySQL after a deadlock, SQLite on a full disk.
-    /// PostgreSQL instead refuses every further statement in the transaction, so its ports make no
-    /// check. These ports do not notice if the action itself ended the transaction.
+    /// PostgreSQL instead refuses every further statement in the transaction, so ports for
+    /// PostgreSQL make no check, and do not notice if the action itself ended the transaction.
     ///
     /// # Errors
     /// Fails with an [`Error`](crate::Error) whose source is the driver's error. The transaction

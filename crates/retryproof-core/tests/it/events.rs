@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The events that observers receive about calls without a lease, about waits and about the store.
-//! These events agree with the log.
+//! The events that observers receive about calls without a lease, about waits and about the store
+//! agree with the log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

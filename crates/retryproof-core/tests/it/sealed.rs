@@ -319,7 +319,7 @@ async fn seal_5_a_moved_or_damaged_result_is_unreadable() {
     let sealed = world.stored("k").await.sealed().unwrap().clone();
     world.put("moved", Completion::new(sealed.clone(), MINUTE, None)).await;
     assert_eq!(kind(world.run(of("moved")).await), ErrorKind::Corrupt);
-    // These 24 bytes are the header, the number of the key, and the length of the binding.
+    // The first 24 bytes are the header, the number of the key, and the length of the binding.
     for at in 0..24 {
         let mut bytes = sealed.to_vec();
         bytes[at] ^= 0x41;

@@ -115,8 +115,8 @@ async fn acq_13_a_duplicate_without_a_body_waits_whatever_others_keep() {
     let (answers, kept) = storm(Some(10), 20, 0).await;
     assert!(answers.iter().all(|answer| answer.text() == "done"));
     assert_eq!(kept, 0);
-    // The bodies of two duplicates fill the limit of 10 bytes, so the third duplicate is answered
-    // as in flight at once.
+    // The bodies of two duplicates fill the limit of 10 bytes, so the third duplicate gets the
+    // answer `in-flight` at once.
     let (answers, _) = storm(Some(10), 3, 5).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == StatusCode::OK).count(), 3);
 }

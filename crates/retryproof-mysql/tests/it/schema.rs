@@ -47,7 +47,7 @@ async fn sto_3_migrate_is_idempotent_and_keeps_records() {
     execute(&store, &id("kept"), "result").await;
     table.config().migrate().await.expect("again, beside a store in use");
     assert_eq!(replay(&table.store().await, &id("kept")).await, "result");
-    // These are the tables for records, versions and the audit.
+    // The three tables are for records, versions and the audit.
     assert_eq!(tables_like(&table.name).await, 3);
 }
 

@@ -42,9 +42,10 @@ pub(crate) struct RequeuePublisher {
 /// How a copy is sent.
 #[derive(Clone, Copy)]
 pub(crate) enum Sending {
-    /// Over the channel that all copies share. A `too_large` error may be about another copy.
+    /// The copy is sent over the channel that all copies share. A `too_large` error may be about
+    /// another copy.
     Shared,
-    /// Over a separate connection.
+    /// The copy is sent over a separate connection.
     Alone,
 }
 

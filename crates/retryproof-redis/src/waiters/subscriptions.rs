@@ -51,8 +51,8 @@ struct ChannelWaiters {
     joining: Vec<oneshot::Sender<Arc<Notify>>>,
 }
 
-/// The commands UNSUBSCRIBE and SUBSCRIBE in flight. The future yields the channels whose
-/// subscription the server has confirmed.
+/// The UNSUBSCRIBE and SUBSCRIBE commands that the server has not answered yet. The future yields
+/// the channels whose subscription the server has confirmed.
 type Sent = Pin<Box<dyn Future<Output = Result<Vec<Channel>, Failure>> + Send>>;
 
 impl SubscriptionTask {

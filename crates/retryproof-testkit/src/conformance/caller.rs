@@ -102,7 +102,8 @@ impl StoreCaller {
         self
     }
 
-    /// Returns the same caller, but with requests that compare fingerprints in flight (FP-6).
+    /// Returns the same caller, but with requests that compare fingerprints while the holder runs
+    /// (FP-6).
     pub(super) fn comparing(mut self) -> Self {
         self.compares_in_flight = true;
         self

@@ -142,8 +142,8 @@ impl Subject {
     }
 }
 
-/// If both requests compare fingerprints in flight, a busy answer says whether the two fingerprints
-/// differ, even after a heartbeat of the holder.
+/// If fingerprints are compared while the holder runs, a busy answer says whether the two requests'
+/// fingerprints differ, even after a heartbeat of the holder.
 pub async fn fp_6_a_busy_answer_tells_whether_the_request_differs(s: &Subject) {
     for held in [Some(1), None] {
         let mut holder = s.caller(&s.id(&format!("{held:?}"))).comparing();

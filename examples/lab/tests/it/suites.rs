@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same end-to-end suite on every store, and on the other web framework: this binary runs
+//! Runs the end-to-end suite on every store, and on the other web framework: this binary runs
 //! itself again for each of them, with `RETRYPROOF_LAB_STORE` and `RETRYPROOF_LAB_FRAMEWORK` set.
 //!
-//! The run without these variables is the one in memory, which uses SQLite if processes share a
-//! store.
+//! Without these variables, the suite uses the memory store, and SQLite in tests whose processes
+//! share a store.
 
 use std::process::Command;
 

@@ -102,11 +102,12 @@ fn entry(bytes: &[u8], at: usize) -> io::Result<Option<(Change, usize)>> {
 /// Which of the unsynced changes a power loss leaves.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Left {
-    /// None of them.
+    /// The power loss leaves no unsynced change.
     Nothing,
-    /// This percentage of the sectors, and of the changes of names.
+    /// The power loss leaves this percentage of the sectors and of the changes of names.
     Sectors(u64),
-    /// This percentage of the writes, each as a whole, and of the changes of names.
+    /// The power loss leaves this percentage of the writes, each as a whole, and of the changes of
+    /// names.
     Writes(u64),
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is known of each call only when the history has ended.
+//! Derives facts about each call that are known only when the history has ended.
 
 use super::{NEVER, Run, StoreClock, rewound, tenure};
 

@@ -38,8 +38,8 @@ pub(crate) struct Walk {
     // path, so these flags let only the first one count.
     told_wrong: AtomicU32,
     told_sights: AtomicU32,
-    /// What the steps from the last state show. These sights are cached, because the properties
-    /// read them one after the other for the same state.
+    /// The last state and the sights that the steps from it show. They are cached, because the
+    /// properties read them one after the other for the same state.
     ahead: Mutex<Option<(State, Sights)>>,
 }
 

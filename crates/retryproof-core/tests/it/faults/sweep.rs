@@ -183,8 +183,8 @@ async fn sto_5_every_nth_call_may_fail() {
     }
 }
 
-/// If two store calls are refused or get no answer, the same is true as after one fault, except
-/// that callers may notice the faults.
+/// If two store calls are refused or get no answer, outcomes are as true as after one fault, but
+/// callers may notice the faults.
 #[tokio::test(start_paused = true)]
 async fn cmp_2_any_two_faults_keep_outcomes_true() {
     for (first, second) in [

@@ -51,7 +51,7 @@ impl IgnoredMembers {
         bytes.extend_from_slice(&digest);
         bytes.extend_from_slice(&self.list);
         bytes.extend_from_slice(&target_digest(request));
-        // These 57 bytes always fit into a fingerprint, so the fallback is never used.
+        // `bytes` has 57 bytes, which always fit into a fingerprint, so the fallback is never used.
         Fingerprint::new(&bytes).unwrap_or_else(|_| Fingerprint::tagged(JSON_WITHOUT, &digest))
     }
 }
