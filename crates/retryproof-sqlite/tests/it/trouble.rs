@@ -246,17 +246,15 @@ async fn sto_5_a_locked_file_is_unavailable_after_the_busy_timeout() {
 /// Connections with a shared cache lock tables against reads, too.
 #[tokio::test]
 async fn sto_5_a_read_goes_on_when_the_lock_is_given_back_in_time() {
-    let dir = Dir::new();
-    execute(&dir.store(), &id("done"), "result").await;
+    let (dir, done) = (Dir::new(), id("done"));
+    execute(&dir.store(), &done, "result").await;
     let shared = format!("file:{}?cache=shared", dir.file().display());
     let config = SqliteConfig::new(&shared).with_busy_timeout(Duration::from_millis(200));
     let store = SqliteStore::open_with(config).expect("opened");
     let stranger = rusqlite::Connection::open(&shared).expect("opened");
-    let lock = "BEGIN IMMEDIATE; UPDATE retryproof_records SET takeovers=0";
-    stranger.execute_batch(lock).expect("locked");
-    let error = store.peek(&id("done")).await.map(drop).expect_err("locked");
+    stranger.execute_batch("BEGIN; UPDATE retryproof_records SET takeovers=0").expect("locked");
+    let error = store.peek(&done).await.map(drop).expect_err("locked");
     assert!(error.is_retryable() && error.to_string().contains("locked"), "{error}");
-    let done = id("done");
     let mut call = Box::pin(replay(&store, &done));
     assert!(tokio::time::timeout(Duration::from_millis(20), &mut call).await.is_err());
     stranger.execute_batch("COMMIT").expect("unlocked");
