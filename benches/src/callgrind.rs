@@ -14,7 +14,7 @@ use crate::report::{Report, Row};
 /// Prints a message and returns `None` if valgrind is missing.
 ///
 /// # Errors
-/// If valgrind is installed but a run of it fails.
+/// Fails if valgrind is installed but a run of it fails.
 pub fn instructions(args: &[&str], few: u64, many: u64) -> Result<Option<f64>, String> {
     if !available() {
         println!(

@@ -12,7 +12,7 @@ pub struct Contender<'a> {
 }
 
 impl<'a> Contender<'a> {
-    /// A contender.
+    /// Creates a contender.
     pub fn new(name: &'static str, batch: impl FnMut() -> f64 + 'a) -> Self {
         Self { name, batch: Box::new(batch) }
     }

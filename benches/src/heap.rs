@@ -32,7 +32,7 @@ impl Heap {
 /// Runs `child ARGS..` of this program under the counting allocator and reads its [`answer`]s.
 ///
 /// # Errors
-/// When the child cannot be built, or when it fails.
+/// Fails if the child cannot be built, or if it fails.
 pub fn counted(args: &[&str]) -> Result<BTreeMap<String, f64>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)

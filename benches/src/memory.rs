@@ -25,8 +25,8 @@ use work::{Ask, DAY, Floor, Item, Keeper, Peer, Reader, Time, VALUE, item, items
 /// The number of identities that a hot run repeats: with all their data, they fit into the
 /// processor's fastest cache.
 const HOT: u64 = 32;
-/// The number of identities that counted work repeats: enough that their distribution over shards
-/// and chains does not matter.
+/// The number of identities over which counted work repeats. It is so large that their distribution
+/// over shards and chains does not matter.
 const MANY: u64 = MANY_ITEMS as u64;
 const MANY_ITEMS: usize = 256;
 const MILLION: u64 = 1_000_000;
@@ -254,7 +254,8 @@ fn race(field: &Field, threads: u64, work: &(dyn Fn(&dyn Keeper, u64, u64) + Syn
     interleave(rounds, contenders.into())
 }
 
-/// Adds our figure with its ratio to the floor's, the peer's with its ratio to ours, and a plot.
+/// Adds a row for our figure with its ratio to the floor, a row for the peer's figure with its
+/// ratio to ours, and a plot.
 fn rows(report: &mut Report, what: &str, medians: &[Median], goal: Option<f64>) {
     let [floor, ours, peer, reader] = medians else { return };
     report.row(Row::new(what, ours.cost, "ns").beside(FLOOR, ours.ratio));

@@ -181,7 +181,7 @@ impl Report {
     /// the plot. Returns whether the medians of all runs meet all goals of this suite.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// Fails if a file cannot be written.
     pub fn write(&self, root: &Path) -> std::io::Result<bool> {
         let now = Circumstances::ask();
         let runs = Runs::add(root, self.suite, (&now.revision, &now.date), &self.rows)?;
@@ -247,7 +247,7 @@ fn replace(page: &str, suite: &str, text: &str) -> String {
     }
 }
 
-/// Returns the page with the sentence at its top that counts the rows which miss their goals.
+/// Returns the page with an updated sentence at its top, which counts the missed goals.
 fn with_missed(page: &str) -> String {
     let (missed, met) = (count(page, "MISSED"), count(page, "met"));
     let line = format!("**{missed} of {} goals are missed.**", missed + met);
@@ -298,7 +298,7 @@ fn ask(program: &str, args: &[&str]) -> String {
 /// Returns whether the table of a suite on the page has no missed goal.
 ///
 /// # Errors
-/// When the page cannot be read.
+/// Fails if the page cannot be read.
 pub fn meets_goals(root: &Path, suite: &str) -> std::io::Result<bool> {
     let page = std::fs::read_to_string(root.join(PAGE))?;
     let (begin, end) = markers(suite);
@@ -309,7 +309,7 @@ pub fn meets_goals(root: &Path, suite: &str) -> std::io::Result<bool> {
 /// Returns how many runs of a suite are kept at this revision, and the revision.
 ///
 /// # Errors
-/// When the file of the runs cannot be read.
+/// Fails if the file of the runs cannot be read.
 pub fn runs_so_far(root: &Path, suite: &str) -> std::io::Result<(usize, String)> {
     let revision = revision();
     Ok((Runs::of(root, suite, &revision)?.count(), revision))

@@ -3,9 +3,9 @@
 //! dashmap as a peer.
 //!
 //! The floor and the peer do the least that an idempotency store could: records keyed by scope and
-//! key, with an owner and a time that every call checks, and a shared value. They are not bounded,
-//! reclaim nothing, wake no waiters and issue no tokens. An [`Identity`] contains its hash. The
-//! floor and the peer get the scope and the key without a hash.
+//! key, with an owner and a time that every call checks, and a shared value. Both have no bounds,
+//! reclaim nothing, wake no waiters and issue no tokens. The memory store gets an [`Identity`],
+//! which contains its hash. The floor and the peer get the scope and the key without a hash.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;

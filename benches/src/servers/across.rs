@@ -40,7 +40,7 @@ fn context(key: &str) -> Result<IdempotencyContext, String> {
     builder.lease(LEASE).wait_timeout(PATIENCE).build().map_err(text)
 }
 
-/// Runs the child, which answers each line of its input until the input ends.
+/// Runs as the child process: answers each line of its input until the input ends.
 pub(crate) fn serve(runtime: &Runtime, store: SharedStore) -> Result<(), String> {
     let engine = runtime.block_on(async { IdempotencyEngine::new(store) });
     println!("@ready");

@@ -54,7 +54,7 @@ fn reserved(meminfo: &str) -> i64 {
 /// data. Returns before the server serves; its clients have to connect again.
 ///
 /// # Errors
-/// When `cargo xtask services up` did not start the server, or the server does not end.
+/// Fails if `cargo xtask services up` did not start the server, or if the server does not end.
 pub(crate) fn restart() -> Result<(), String> {
     let get = |what: &str| {
         let name = format!("RETRYPROOF_SERVER_POSTGRES_{what}");

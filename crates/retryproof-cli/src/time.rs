@@ -19,7 +19,7 @@ pub(crate) fn millis(duration: Duration) -> u64 {
 /// Returns a time as people write it: `2026-11-22 09:30:00 UTC`. `at` is in milliseconds since
 /// 1970.
 pub(crate) fn clock_time(at: u64) -> String {
-    /// The days in 400 years, after which the calendar repeats itself.
+    /// The number of days in 400 years, after which the calendar repeats itself.
     const CYCLE: u64 = 146_097;
     let (mut days, second) = (at / 86_400_000, at / 1_000 % 86_400);
     let mut year = 1970 + days / CYCLE * 400;

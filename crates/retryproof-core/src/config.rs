@@ -116,7 +116,8 @@ pub struct IdempotencyConfig {
     /// default), the name consists of the host's name and the process id. Stores keep the last 54
     /// bytes of the name, or the last 30 bytes if the call has a trace.
     pub instance: Option<String>,
-    /// `purge.enabled` and `purge.interval` (STO-4).
+    /// `purge.enabled` and `purge.interval`: whether and how often expired records are purged
+    /// (STO-4).
     pub purge: PurgeConfig,
     /// `scope."NAME"`: the settings of one scope. These settings override the values of the call
     /// and of the annotation (CTX-3).

@@ -36,7 +36,7 @@ use retryproof_core::{IdempotencyConfig, IdempotencyEngine, Result};
 /// The store connects in the engine's runtime, so its connections live as long as the engine.
 ///
 /// # Errors
-/// Like [`connect`](crate::connect()) and [`Engine::new`]; `Unsupported` inside a runtime.
+/// The errors of [`connect`](crate::connect()) and [`Engine::new`]; `Unsupported` inside a runtime.
 pub fn connect(url: &str) -> Result<Engine> {
     Engine::make(async { Ok(IdempotencyEngine::new(crate::connect(url).await?)) })
 }

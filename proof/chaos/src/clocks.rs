@@ -108,7 +108,7 @@ mod tests {
             clock.set(ahead * 1_000_000_000).unwrap();
             assert!((shows(&clock) - right - ahead).abs() < 30, "{ahead}");
         }
-        // If its clock cannot be moved, a process ends instead of running with the right clock.
+        // A process whose clock cannot be moved ends instead of running with the right clock.
         fs::remove_file(&clock.preload().offset).unwrap();
         let mut command = Command::new("date");
         clock.preload().apply(&mut command);

@@ -19,7 +19,7 @@ pub struct Target {
     pub name: &'static str,
     /// Reads the input. Panics if a property does not hold. Returns the kind of the result.
     pub run: fn(&[u8]) -> u64,
-    /// Its corpus.
+    /// The text of the corpus, with one input on each line.
     pub corpus: &'static str,
     /// The goal of the target's long runs, in millions of executions.
     pub goal_millions: u64,

@@ -169,7 +169,7 @@ pub enum Phase {
     },
     /// The caller has its answer and may call again.
     Ended {
-        /// Its answer.
+        /// The call's answer.
         outcome: Outcome,
         /// Marks an answer that was found after the caller's own completion had been refused
         /// (CMP-2).
@@ -198,7 +198,7 @@ pub struct Client {
     pub identity: u8,
     /// The fingerprint of its call.
     pub print: Print,
-    /// How far its clock is ahead.
+    /// How far the client's clock is ahead.
     pub skew: Tick,
     /// History: this call was granted the lease, even if the client does not know it.
     pub granted: bool,

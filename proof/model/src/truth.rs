@@ -10,14 +10,14 @@ use crate::slot::{Answer, Fenced, Op, Owner, Print, Record, Slot, Tick, Token, V
 pub struct Holder {
     /// The owner that got the lease.
     pub owner: Owner,
-    /// Its token.
+    /// The token of the grant.
     pub token: Token,
     /// The end of the lease, according to the grant and to the extensions that were answered
     /// `Done`.
     pub expires: Tick,
     /// The time until which the record must not be purged.
     pub keep_until: Tick,
-    /// Its fingerprint.
+    /// The holder's fingerprint.
     pub print: Option<Print>,
     /// Whether the grant was a takeover (ACQ-12).
     pub took_over: bool,

@@ -86,7 +86,7 @@ fn number<N: std::str::FromStr>(option: &str, value: Option<&String>) -> Result<
     value.parse().map_err(|_| format!("`{option} {value}` is not a number"))
 }
 
-/// Runs every wanted crate, and returns what is wrong with its result.
+/// Tests the mutants of every wanted crate, and returns what is wrong with the results.
 fn all(wanted: &Wanted) -> Result<Vec<String>, String> {
     let root = std::env::current_dir().map_err(|error| error.to_string())?;
     let text = fs::read_to_string(root.join(EXCUSED)).map_err(|e| format!("{EXCUSED}: {e}"))?;

@@ -37,7 +37,7 @@ enum Answer {
 
 /// The tests of a crate.
 pub(crate) struct Tests {
-    /// The fastest first.
+    /// The tests, the fastest first.
     tests: Vec<Test>,
     folder: PathBuf,
     /// How many tests run at the same time.

@@ -122,7 +122,7 @@ pub fn sweep(seeds: Range<u64>, plant: Option<Defect>) -> Result<Totals, Box<Fai
     }
 }
 
-/// Suppresses the messages of panics that the runs plan: those of actions and of store calls.
+/// Suppresses the messages of panics that the runs cause on purpose, in actions and in store calls.
 pub fn silence_planned_panics() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -24,8 +24,8 @@ fn began(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Returns whether the process's working folder is inside `folder`, as for each of our servers.
-/// Also false if this user may not read the working folder.
+/// Returns whether the process's working folder is inside `folder`, which is true for each of our
+/// servers. Returns `false` if this user may not read the working folder.
 pub(super) fn works_in(pid: u32, folder: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(folder))
 }

@@ -164,7 +164,7 @@ async fn http_16_the_default_scope_is_method_and_route_with_names_erased() {
     assert_eq!(scope(Method::POST, "/orders/1").await.text(), "POST /orders/{}");
     assert_eq!(scope(Method::PUT, "/orders/1").await.text(), "PUT /orders/{}");
     assert_eq!(scope(Method::POST, "/api/v1/7/x/y").await.text(), "POST /api/v1/{}/{*}");
-    // Both paths have the same scope, so their requests with one key share a record. The path is
+    // Both paths have the same scope, so requests with the same key share a record. The path is
     // part of the fingerprint (FP-3).
     assert_eq!(scope(Method::POST, "/orders/2").await.code(), "fingerprint-mismatch");
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Duplicates: those that arrive while the first request runs (HTTP-10), and common mistakes.
+//! Duplicates that arrive while the first request runs (HTTP-10), and cases in which other
+//! libraries make mistakes.
 
 use std::time::Duration;
 

@@ -107,7 +107,7 @@ impl Mock {
         sent.await.expect("sent").expect("stored");
     }
 
-    /// The group's committed offset.
+    /// Returns the group's committed offset.
     pub(crate) async fn committed(&self, partition: i32) -> Option<i64> {
         let client = self.client();
         let looked_up = spawn_blocking(move || {

@@ -32,7 +32,7 @@ impl Executor {
     }
 
     /// Grants the lease, or returns the status of a record that is busy or complete. `has_row` is a
-    /// hint that the row exists, so that `Enter` would waste a round trip, because only `Grant` can
+    /// hint that the row exists. `Enter` would then waste a round trip, because only `Grant` can
     /// take over an existing row.
     pub(crate) async fn acquire(
         &self,

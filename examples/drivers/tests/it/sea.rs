@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SeaORM, both versions.
+//! The adapters to both versions of SeaORM.
 
 use retryproof::{HeldLease, JoinError, Payload};
 

@@ -11,8 +11,8 @@ use retryproof::{
 };
 use sea_orm::{ConnectionTrait as _, Database, DatabaseConnection, Statement};
 
-/// An adapter, on a pool with one connection, so each transaction finds what the one before it has
-/// left on the connection.
+/// An adapter on a pool with one connection. Each transaction therefore finds whatever the previous
+/// one left on the connection.
 pub(crate) trait Driver: 'static {
     /// The name of the variable with the server's URL, without the prefix `RETRYPROOF_TEST_`.
     const SERVICE: &'static str;

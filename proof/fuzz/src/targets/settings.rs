@@ -35,7 +35,7 @@ fn shown(config: Result<impl Debug>) -> (bool, String) {
     }
 }
 
-/// Returns whether the password occurs as the password, and nowhere else.
+/// Returns whether [`PASSWORD`] is part of the URL's password, and occurs nowhere else in the URL.
 fn is_secret(url: &str) -> bool {
     let Some((_, rest)) = url.split_once("://") else { return false };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

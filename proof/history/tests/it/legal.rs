@@ -275,8 +275,8 @@ impl World {
                     self.at(now + late, arrive(false));
                 }
             }
-            // The store's driver sends the call again as soon as it has a connection. The first
-            // call has arrived or not, and its answer is lost.
+            // The store's driver sends the call again as soon as it has a connection. The answer to
+            // the first call is lost, whether or not that call has arrived.
             6..60 if disturbed => {
                 if random < 40 {
                     let late = if random < 12 { self.random.within(0, patience) } else { 0 };

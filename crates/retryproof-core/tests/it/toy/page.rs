@@ -48,7 +48,7 @@ impl State {
         }
     }
 
-    /// The record, if `owner` is at work on it. Its lease may be over (CMP-2).
+    /// Returns the record if `owner` is working on it, even if its lease is over (CMP-2).
     fn running(&mut self, id: &Identity, owner: OwnerId) -> Option<&mut Record> {
         self.records.get_mut(id).filter(|record| record.owner == owner && record.value.is_none())
     }
