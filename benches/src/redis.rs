@@ -354,8 +354,8 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     let config = RedisConfig::from_url(&place.url).map_err(text)?.with_prefix(&place.prefix);
     let store = runtime.block_on(RedisStore::connect(config)).map_err(text)?;
     across::wake_up(report, runtime, SUITE, &place.prefix, store.into_shared(), 5.0)?;
-    // A waiter polls after 250 ms, 500 ms and then each second, with two commands each time. A
-    // first look is one script with two commands.
+    // A waiter polls after 250 ms, after 500 ms and then once a second. Each poll takes two
+    // commands. A first look is one script with two commands.
     let polls = 2 * (3 + HOLD.as_secs());
     let first_looks = 2 * across::WAITERS / across::PROCESSES;
     across::crowds(report, SUITE, &place.prefix, polls, first_looks + 40, || {

@@ -38,7 +38,7 @@ impl Extra {
 /// An IN_PROGRESS record. The slab that holds the record reuses its entries, so a grant allocates
 /// nothing if it finds a free entry and needs no [`Extra`].
 pub(crate) struct Busy {
-    /// `None` in a free entry.
+    /// The record's key; `None` in a free entry.
     pub(crate) key: Option<Key>,
     pub(crate) owner: OwnerId,
     pub(crate) token: u64,

@@ -45,8 +45,8 @@ pub fn connect(url: &str) -> Result<Engine> {
 /// [`connect_with`](crate::connect_with).
 ///
 /// # Errors
-/// Like [`connect_with`](crate::connect_with) and [`Engine::new`]; `Config` for an invalid setting;
-/// `Unsupported` inside a runtime.
+/// The errors of [`connect_with`](crate::connect_with) and [`Engine::new`]; `Config` for an invalid
+/// setting; `Unsupported` inside a runtime.
 pub fn connect_with(config: &IdempotencyConfig) -> Result<Engine> {
     Engine::make(async {
         let store = crate::connect_with(config).await?;
@@ -58,7 +58,7 @@ pub fn connect_with(config: &IdempotencyConfig) -> Result<Engine> {
 /// [`migrate`](crate::migrate) for programs without a runtime.
 ///
 /// # Errors
-/// Like [`migrate`](crate::migrate); `Unsupported` inside a runtime.
+/// The errors of [`migrate`](crate::migrate); `Unsupported` inside a runtime.
 pub fn migrate(url: &str) -> Result<()> {
     run(crate::migrate(url))
 }
@@ -67,7 +67,7 @@ pub fn migrate(url: &str) -> Result<()> {
 /// [`migrate_with`](crate::migrate_with).
 ///
 /// # Errors
-/// Like [`migrate_with`](crate::migrate_with); `Unsupported` inside a runtime.
+/// The errors of [`migrate_with`](crate::migrate_with); `Unsupported` inside a runtime.
 pub fn migrate_with(config: &IdempotencyConfig) -> Result<()> {
     run(crate::migrate_with(config))
 }
@@ -76,7 +76,7 @@ pub fn migrate_with(config: &IdempotencyConfig) -> Result<()> {
 /// [`diagnose_with`](crate::diagnose_with).
 ///
 /// # Errors
-/// Like [`diagnose_with`](crate::diagnose_with); `Unsupported` inside a runtime.
+/// The errors of [`diagnose_with`](crate::diagnose_with); `Unsupported` inside a runtime.
 pub fn diagnose_with(config: &IdempotencyConfig) -> Result<Vec<StoreFinding>> {
     run(crate::diagnose_with(config))
 }

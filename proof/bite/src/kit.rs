@@ -41,8 +41,8 @@ fn failure(store: &str, defect: Option<Defect>, name: &str) -> Option<String> {
         panic!("the kit has no case {name}");
     };
     let time = if store == "memory" { Time::Paused } else { Time::Real };
-    // A case that fails panics. Do not print the panic: the caller of this function prints its
-    // message, and only if there is no planted defect.
+    // A case that fails panics. Do not print the panic here: the caller of this function prints the
+    // panic's message, but only if no defect is planted.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
     let ended = catch_unwind(AssertUnwindSafe(|| run_case(*case, time, store, defect)));

@@ -48,7 +48,7 @@ pub enum Forced {
     },
     /// The record is in progress, and its lease is over.
     Unfinished,
-    /// Complete.
+    /// The record is complete.
     Finished,
     /// The key was granted again since the operator looked.
     AnotherToken(Token),

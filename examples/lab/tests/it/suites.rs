@@ -15,8 +15,8 @@ const ELSEWHERE: [&str; 5] = [
     "bad_input::cfg_1_sto_1_what_cannot_start_says_why_and_how_it_ends",
     "hostile::id_4_a_refused_store_is_named_without_its_password_wherever_that_stands",
 ];
-/// How many rounds of 100 concurrent duplicates a suite runs; in memory, there are 1,000. No other
-/// test has a number of rounds. With this number, a suite takes 20 seconds, and mostly waits for
+/// How many rounds of 100 concurrent duplicates a suite runs, in `duplicates.rs`. The suite in
+/// memory runs 1,000 rounds. With this number, a suite takes 20 seconds, and mostly waits for
 /// leases.
 const ROUNDS: usize = 20;
 /// If fewer tests than this have passed, the `--skip` options leave out too many.

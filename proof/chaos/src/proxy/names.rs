@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Names`]: behind the proxy, servers that name each other's ports have to name the proxy's.
+//! [`Names`]: replaces the ports that servers name in their messages by the proxy's ports, so that
+//! clients connect through the proxy.
 
 use std::io;
 
@@ -9,7 +10,8 @@ pub(super) struct Names(Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Names {
     /// # Errors
-    /// If a port has more digits than the one in its place: the length of a message must not change.
+    /// Fails if a port and the proxy's port in its place have different numbers of digits, because
+    /// the length of a message must not change.
     pub(super) fn new(ports: impl Iterator<Item = (u16, u16)>) -> io::Result<Self> {
         let digits = |port: u16| port.to_string().into_bytes();
         let pairs: Vec<_> = ports.map(|(own, ours)| (digits(own), digits(ours))).collect();

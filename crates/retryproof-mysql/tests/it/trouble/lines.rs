@@ -300,7 +300,7 @@ async fn run_2_holders_have_connections_of_their_own() {
             Ok(other) => panic!("{other:?}"),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-                // The call's time ends while it waits for a connection or for the lock.
+                // The call's time limit passes while it waits for a connection or for the lock.
                 let text = error.to_string();
                 assert!(text.contains("max-connections") || text.contains("in time"), "{text}");
                 turned_away += 1;
