@@ -30,7 +30,8 @@ use crate::servers::{
 };
 
 const SUITE: &str = "mariadb";
-/// How many records are replayed in turn: so many that the last replay of each is long ago.
+/// How many records are replayed in turn. They are so many that each record's last replay was long
+/// ago.
 const STRANGE: u64 = 100_000;
 const TASKS: usize = 64;
 

@@ -113,8 +113,8 @@ async fn http_7_a_marked_hold_is_sent_unstored_and_the_lease_runs_out() {
         _ => "done".into_response(),
     });
     assert_eq!(send(&app, post("/pay", "k", "")).await.text(), "unknown");
-    // The duplicate waits for 2 s, but the lease lasts for 5 s, so the duplicate is refused as in
-    // flight, and no handler runs.
+    // The duplicate waits for 2 s, but the lease lasts for 5 s, so the duplicate gets the answer
+    // `in-flight`, and no handler runs.
     let busy = send(&app, post("/pay", "k", "")).await;
     assert_eq!((busy.status, busy.code()), (StatusCode::CONFLICT, "in-flight"));
     assert_eq!(busy.header("retry-after"), Some("3"));

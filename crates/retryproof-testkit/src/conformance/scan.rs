@@ -29,8 +29,8 @@ impl Subject {
         Pages { store: self.store().clone(), limit, after: None, is_over: false }
     }
 
-    /// Writes [`RECORDS`] records in two scopes: a third of them is in progress, a third has a lease
-    /// that has ended, and a third is complete.
+    /// Writes [`RECORDS`] records in two scopes. A third of them is in progress, a third has a
+    /// lease that has ended, and a third is complete.
     async fn fill(&self) -> BTreeMap<String, StoreCaller> {
         let mut callers = BTreeMap::new();
         for at in 0..RECORDS {

@@ -97,7 +97,7 @@ pub fn s11(run: &Run, story: &Story, found: &mut Vec<Violation>) {
                 let holder = call.bears.as_ref().and_then(|(_, _, token)| story.by_token(*token));
                 let stored =
                     holder.and_then(|tenure| tenure.of(story, Fun::Acquire).find_map(|op| op.fp));
-                // In the memory store, a result that an operator resolved has no fingerprint,
+                // In the memory store, a record that an operator resolved has no fingerprint,
                 // because the store does not keep the fingerprint of a lease (OPS-4).
                 let resolve = story.ops.iter().find(|op| op.fun == Fun::ForceResolve);
                 let resolve = resolve.filter(|_| run.manifest.store == "memory");

@@ -117,7 +117,7 @@ pub fn ops_4(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 borne && answer.said(Said::Complete) && answer.invoke > op.end()
             });
             if let Some(back) = back {
-                let text = format!("a call got the answer of token {asked} after {:?}", op.fun);
+                let text = format!("a call got the result of token {asked} after {:?}", op.fun);
                 found.push(wrong("OPS-4", op.invoke, text, both(op, back)));
             }
         }

@@ -361,7 +361,7 @@ fn tokens(state: &State, placed: &Placed<'_>, answer: Answer) -> Option<(Option<
     // its first one was purged.
     let is_own = |granted| matches!(state.slot.record, Record::InProgress(held) if held.owner == placed.owner && held.token == granted);
     if placed.silent {
-        // No caller got the answer: the token of a grant is unknown.
+        // No caller got the answer, so the token of a grant is unknown.
         let new = matches!(answer, Answer::Granted { token, .. } if !is_own(token));
         return Some(if new { (None, state.top) } else { unchanged });
     }

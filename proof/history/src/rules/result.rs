@@ -155,7 +155,7 @@ pub fn s7(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         let Some((scope, key, token)) = &call.bears else { continue };
         if story.is_named(scope, key) && known(*token) && !sent(*token, call.value) {
             let text = format!(
-                "the engine replayed other bytes than the owner of token {token} completed with"
+                "the engine replayed bytes that the owner of token {token} did not complete with"
             );
             found.push(wrong("S7", call.invoke, text, call.lines));
         }

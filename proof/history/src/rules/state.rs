@@ -68,7 +68,7 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             continue;
         };
         let Some(holder) = story.by_token(token) else { continue };
-        // The lease ends at the latest with the longest lease that the holder may have got by then.
+        // The lease cannot end after the longest lease that the holder may have got by then.
         let mut latest = 0;
         let asked = holder.ops.iter().map(|at| &story.ops[*at]).filter(|op| {
             matches!(op.fun, Fun::Acquire | Fun::Extend) && !op.failed && op.invoke <= end
@@ -86,8 +86,7 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 latest = ends;
             }
         }
-        // The lease ends at the earliest with the last lease that the holder certainly got before
-        // the call.
+        // The lease cannot end before the last lease that the holder certainly got before the call.
         let sure = holder.leases(story).filter(|lease| lease.end() < op.invoke);
         let last = sure.max_by_key(|lease| lease.invoke);
         // If two calls were under way at the same time, the first one sent may have taken effect

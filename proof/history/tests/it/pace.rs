@@ -70,7 +70,7 @@ fn l2_half_of_the_waiters_of_a_process_are_woken_and_need_no_poll() {
     assert!(broken(&script(20, 5)).is_empty());
     assert!(broken(&script(10, 6)).is_empty());
     assert_eq!(broken(&script(11, 6)), ["L2"]);
-    // For waiters in another process, this bound holds only if the store notifies them.
+    // For waiters in another process, this bound applies only if the store notifies them.
     let other = twenty(20, 6, |by| completed("p2", by));
     assert!(broken(&other).is_empty());
     assert_eq!(judged(Manifest { pushes: true, ..manifest() }, &other), ["L2"]);
