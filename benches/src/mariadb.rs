@@ -30,8 +30,7 @@ use crate::servers::{
 };
 
 const SUITE: &str = "mariadb";
-/// How many records are replayed in turn. They are so many that each record's last replay was long
-/// ago.
+/// How many records are replayed in turn: enough that each record's last replay was long ago.
 const STRANGE: u64 = 100_000;
 const TASKS: usize = 64;
 

@@ -254,8 +254,7 @@ fn race(field: &Field, threads: u64, work: &(dyn Fn(&dyn Keeper, u64, u64) + Syn
     interleave(rounds, contenders.into())
 }
 
-/// Adds a row for our figure with its ratio to the floor, a row for the peer's figure with its
-/// ratio to ours, and a plot.
+/// Adds our row with its ratio to the floor, the peer's row with its ratio to ours, and a plot.
 fn rows(report: &mut Report, what: &str, medians: &[Median], goal: Option<f64>) {
     let [floor, ours, peer, reader] = medians else { return };
     report.row(Row::new(what, ours.cost, "ns").beside(FLOOR, ours.ratio));

@@ -36,8 +36,7 @@ use crate::servers::{
 };
 
 const SUITE: &str = "postgres";
-/// How many records are replayed in turn. They are so many that each record's last replay was long
-/// ago.
+/// How many records are replayed in turn: enough that each record's last replay was long ago.
 const STRANGE: u64 = 50_000;
 const TASKS: usize = 64;
 /// The limits of the floor's batches, which are the same as the store's: how many statements at a
