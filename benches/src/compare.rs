@@ -27,7 +27,7 @@ impl std::fmt::Debug for Contender<'_> {
 /// The result of a contender.
 #[derive(Debug, Clone)]
 pub struct Median {
-    /// Its name.
+    /// The contender's name.
     pub name: &'static str,
     /// The median cost of one operation.
     pub cost: f64,

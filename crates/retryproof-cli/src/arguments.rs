@@ -51,7 +51,7 @@ pub(crate) struct CommandLine {
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
-    /// For people.
+    /// Text and tables for people.
     Table,
     /// Indented JSON.
     Json,

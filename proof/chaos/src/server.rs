@@ -82,7 +82,7 @@ impl Server {
         Ok(Some(server))
     }
 
-    /// Its URL.
+    /// Returns the server's URL.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }

@@ -39,7 +39,7 @@ pub enum Excuse {
 pub struct Row {
     /// The excuse.
     pub excuse: Excuse,
-    /// Its name in reports.
+    /// The excuse's name in reports.
     pub name: &'static str,
     /// What it excuses.
     pub what: &'static str,

@@ -19,7 +19,7 @@ pub struct Violation {
     pub text: String,
     /// The events that show the violation.
     pub lines: Vec<Line>,
-    /// When it became visible.
+    /// When the violation became visible.
     pub at: u64,
     /// Whether the violation is a loss that the store's documentation says is possible.
     pub documented: bool,

@@ -38,7 +38,7 @@ pub enum Value {
 pub struct Held {
     /// The owner that holds the lease.
     pub owner: Owner,
-    /// Its fencing token.
+    /// The fencing token of the grant.
     pub token: Token,
     /// When the lease ends: at this tick, not before.
     pub expires: Tick,

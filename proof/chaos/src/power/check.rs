@@ -23,7 +23,7 @@ const HOUR: u64 = 3_600_000_000;
 /// The answer that a caller got about a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// Its result is recorded.
+    /// The result of the key's work is recorded.
     Done,
     /// The caller has the lease with this token.
     Held(u64),

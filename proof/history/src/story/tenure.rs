@@ -48,7 +48,7 @@ pub struct Completed {
     /// The latest time at which the completion may have taken effect: by then, it was answered or a
     /// caller got its value.
     pub by: u64,
-    /// Its ttl.
+    /// The ttl of the result.
     pub ttl: u64,
     /// The earliest time at which the result's ttl may end, by the store's clock.
     pub until: u64,

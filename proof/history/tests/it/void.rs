@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A run in which too little happened is void, and a folder that is not a history is refused.
+//! A run with too few calls or faults is void, and a folder that is not a history is refused.
 
 use std::path::PathBuf;
 use std::process::Command;
