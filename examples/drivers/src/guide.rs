@@ -11,7 +11,7 @@ use sea_orm::DatabaseConnection;
 
 use crate::{diesel_postgres, sea_orm_postgres};
 
-/// sqlx 0.9.
+/// Runs an action in a transaction of sqlx 0.9.
 ///
 /// # Errors
 /// If the database fails, or the call ends without a result.
@@ -44,7 +44,7 @@ pub async fn one_url() -> Result<JoinedEngine<retryproof::postgres::PostgresTx>,
     Ok(joined)
 }
 
-/// sqlx 0.8.
+/// Runs an action in a transaction of sqlx 0.8.
 ///
 /// # Errors
 /// If the database fails, or the call ends without a result.
@@ -67,7 +67,7 @@ pub async fn sqlx_08(
     Ok(outcome)
 }
 
-/// diesel-async.
+/// Runs an action in a transaction of diesel-async.
 ///
 /// # Errors
 /// If the database fails, or the call ends without a result.
@@ -92,7 +92,7 @@ pub async fn diesel(
     Ok(outcome)
 }
 
-/// SeaORM.
+/// Runs an action in a transaction of SeaORM.
 ///
 /// # Errors
 /// If the database fails, or the call ends without a result.

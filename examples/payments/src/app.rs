@@ -35,7 +35,7 @@ const MAIL: Duration = Duration::from_millis(10);
 /// The router's state. `T` is a transaction on the ledger's database.
 struct App<T> {
     idempotency: IdempotencyFilter,
-    /// Opens the handlers' transactions.
+    /// The engine that opens the handlers' transactions.
     transactions: JoinedEngine<T>,
     ledger: Ledger,
 }

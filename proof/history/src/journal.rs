@@ -17,7 +17,7 @@ impl Journal {
     /// Opens the file, or creates it.
     ///
     /// # Errors
-    /// When the file cannot be opened.
+    /// Fails if the file cannot be opened.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         OpenOptions::new().append(true).create(true).open(path).map(Self)
     }
@@ -25,7 +25,7 @@ impl Journal {
     /// Writes one event.
     ///
     /// # Errors
-    /// When the disk takes less than the whole line.
+    /// Fails if the disk takes less than the whole line.
     pub fn write(&self, event: &Event) -> io::Result<()> {
         let mut line = serde_json::to_vec(event)?;
         line.push(b'\n');

@@ -61,7 +61,8 @@ impl Judgement {
         self.shares.iter().copied().filter(Share::is_too_large).collect()
     }
 
-    /// Returns whether nothing is wrong, enough has happened, and little enough of it was excused.
+    /// Returns whether no rule was violated, the run had enough calls and faults, and not too much
+    /// was excused.
     #[must_use]
     pub fn is_green(&self) -> bool {
         self.violations.is_empty() && self.missing().is_empty() && self.too_much().is_empty()

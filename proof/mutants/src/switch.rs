@@ -46,7 +46,7 @@ struct Sites<'a> {
     lines: Vec<usize>,
     mutants: &'a Numbered<'a>,
     inserts: Vec<Insert>,
-    /// The keyword `const` of functions that have switches now.
+    /// The places of the keyword `const` in functions that now have switches.
     removed: Vec<Range<usize>>,
     functions: Vec<Range<usize>>,
     impossible: BTreeSet<usize>,

@@ -82,7 +82,7 @@ impl Simulation {
     /// Writes the history into a folder, as the judge of the kill tests reads it.
     ///
     /// # Errors
-    /// When the folder cannot be written.
+    /// Fails if the folder cannot be written.
     pub fn save(&self, folder: &Path) -> io::Result<()> {
         if folder.exists() {
             fs::remove_dir_all(folder)?;

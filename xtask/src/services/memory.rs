@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How much memory a database may cache its tables in.
 
-/// Returns the size in MiB: a quarter of the machine's memory, as both databases' manuals advise,
-/// and at most what five million records take. The defaults of 128 MiB are too small for today's
-/// machines. The memory is allocated page by page when it is used, so tests do not pay for it.
+/// Returns the size of a database's cache in MiB: a quarter of the machine's memory, as both
+/// databases' manuals advise, and at most what five million records take. The defaults of 128 MiB
+/// are too small for today's machines. The memory is allocated page by page when it is used, so
+/// tests do not pay for it.
 pub(super) fn cache() -> u64 {
     let told = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     quarter(&told).unwrap_or(SMALLEST)

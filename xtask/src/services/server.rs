@@ -19,7 +19,8 @@ pub(super) struct Kind {
     pub(super) service: &'static str,
     /// The pid file that the server writes in its folder.
     pub(super) pid_file: &'static str,
-    /// The signal that makes it end soon and in an orderly way, without waiting for its clients.
+    /// The signal that makes the server end soon and in an orderly way, without waiting for its
+    /// clients.
     pub(super) stop: &'static str,
 }
 

@@ -13,10 +13,10 @@ use crate::workers::Skew;
 /// How far the store's clock may get from the right time.
 const FURTHEST_MS: i64 = 600_000;
 
-/// How far one jump of the store's clock goes at most. Some are shorter than the longest lease.
+/// The longest jump of the store's clock. Some jumps are shorter than the longest lease.
 const JUMP_MS: u64 = 60_000;
 
-/// How far one jump of a worker's clock goes at most.
+/// The longest jump of a worker's clock.
 const LEAP_MS: u64 = 3_600_000;
 
 impl Nemesis<'_> {

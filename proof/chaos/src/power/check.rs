@@ -85,7 +85,7 @@ pub(crate) struct Found {
     /// Surviving records that began after a lost one, and lost records that had survived an earlier
     /// power loss.
     pub(crate) reordered: u64,
-    /// Results with other bytes.
+    /// Records that cannot be read, or whose result is not the one that was written.
     pub(crate) changed: u64,
     /// Joined writes without their record, records without their joined write, and keys with two
     /// writes.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each mood, against a server that sends everything twice.
+//! Tests each mood of the proxy with a server that sends everything twice.
 
 use super::*;
 use crate::mono;

@@ -90,8 +90,8 @@ impl Step<'_> {
         }
     }
 
-    /// Lets the client react to an answer as in every loop: it is granted the lease, returns the
-    /// result, answers "in flight" at its deadline, or sleeps.
+    /// Lets a waiting client react to an answer: it is granted the lease, returns the result,
+    /// answers "in flight" at its deadline, or sleeps.
     fn meet(&mut self, client: u8, deadline: Tick, answer: Answer) -> Option<()> {
         let refused = matches!(self.phase(client), Phase::Waiting { refused: true, .. });
         match answer {

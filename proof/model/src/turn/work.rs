@@ -144,7 +144,7 @@ impl Step<'_> {
     }
 
     /// Ends the call with a release, which may be lost. If this caller was to look on behalf of
-    /// sleeping callers, it passes the wake-up on either way.
+    /// sleeping callers, it passes the wake-up on, whether or not the release is lost.
     pub(super) fn let_go(&mut self, client: u8, fate: Fate, outcome: Outcome) -> Option<()> {
         let Client { owner, identity, phase, .. } = self.client(client);
         match fate {
