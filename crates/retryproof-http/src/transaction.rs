@@ -223,7 +223,7 @@ impl std::error::Error for TxError {
     }
 }
 
-/// Frees the key, because the handler could not write in its transaction.
+/// A `TxError` frees the key, because the handler could not write in its transaction.
 impl Fate for TxError {
     fn fate(&self) -> AnswerFate {
         AnswerFate::Release

@@ -227,7 +227,7 @@ async fn lst_2_a_key_closure_that_panics_costs_its_message_and_not_the_listener(
     streams.leave().await;
 }
 
-/// One stream with two consumers, which share one stream of dead letters.
+/// Two consumers read one stream, and share one stream of dead letters.
 #[tokio::test]
 async fn lst_2_each_consumer_has_a_dead_letter_of_its_own_of_one_message() {
     let streams = TestStreams::new().await;
