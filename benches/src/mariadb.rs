@@ -240,8 +240,8 @@ pub(crate) fn run() -> Result<Report, String> {
          store and the floor take turns in one loop. Each round gives a ratio of the two, and the \
          table shows the median of these ratios. One thread runs the client's tasks. In the rows \
          with one task, a process of the scheduler's idle class keeps each core awake. Without it, \
-         a virtual core that sleeps between two calls wakes up late and cold, which doubled the \
-         times of the store or of the floor at random."
+         a virtual core that sleeps between two calls wakes up late and with cold caches; in \
+         earlier runs, this randomly doubled the store's or the floor's times."
             .to_owned(),
     );
     report.note(
@@ -249,9 +249,9 @@ pub(crate) fn run() -> Result<Report, String> {
          *First contact*: the process has not seen it, and the upsert, which locks the row, finds \
          it. A waiter's time runs from just before another process sends the completing call \
          until the waiter has the decoded result. The server sends no notifications, so a waiter \
-         polls, with pauses that grow to 40 ms. The statements of a thousand callers are all that \
-         the server executed. Their goal is 1,000 first looks and three times the polls of one \
-         waiter for each process."
+         polls, with pauses that grow to 40 ms. The statements row for 1,000 callers counts every \
+         statement that the server executed. Its goal is 1,000 first looks and three times the \
+         polls of one waiter for each process."
             .to_owned(),
     );
     Ok(report)

@@ -340,19 +340,20 @@ pub(crate) fn run() -> Result<Report, String> {
          The store and the floor take turns in one loop. Each round gives a ratio of the two, and \
          the table shows the median of these ratios. One thread runs the client's tasks. In the \
          rows with one task, a process of the scheduler's idle class keeps each core awake. \
-         Without it, a virtual core that sleeps between two calls wakes up late and cold, which \
-         doubled the times of the store or of the floor at random. Under load, the store sends the \
-         completions of several calls in one statement. The floor of *executions, {TASKS} tasks, \
-         again* does so too: up to {BATCHES} statements at a time, each with up to {BATCH} updates."
+         Without it, a virtual core that sleeps between two calls wakes up late and with cold \
+         caches; in earlier runs, this randomly doubled the store's or the floor's times. \
+         Under load, the store sends the completions of several calls in one statement. The floor \
+         of *executions, {TASKS} tasks, again* does so too: up to {BATCHES} statements at a time, \
+         each with up to {BATCH} updates."
     ));
     report.note(
         "*Known key*: the process has seen the record complete, and reads it by primary key. \
          *First contact*: the process has not seen it, and the statement that would grant a \
          lease finds it. A waiter's time runs from just before another process sends the \
-         completing call until the waiter has the decoded result. The statements of a thousand \
-         callers are those of the whole database, including those for connecting. Their goal is \
-         1,000 first looks, three times the polls of one waiter for each process, and the \
-         statements for connecting."
+         completing call until the waiter has the decoded result. The statements row for 1,000 \
+         callers counts every statement that ran in the whole database, including those for \
+         connecting. Its goal is 1,000 first looks, three times the polls of one waiter for each \
+         process, and the statements for connecting."
             .to_owned(),
     );
     Ok(report)

@@ -243,18 +243,18 @@ pub(crate) fn run() -> Result<Report, String> {
          the record. The store and the floor take turns in one loop. Each round gives a ratio of \
          the two, and the table shows the median of these ratios. One thread runs the client's \
          tasks. In the rows with one task, a process of the scheduler's idle class keeps each core \
-         awake. Without it, a virtual core that sleeps between two calls wakes up late and cold, \
-         which doubled the times of the store or of the floor at random."
+         awake. Without it, a virtual core that sleeps between two calls wakes up late and with \
+         cold caches; in earlier runs, this randomly doubled the store's or the floor's times."
             .to_owned(),
     );
     report.note(
         "*Known key*: the process has seen the record complete, and sends a `GET`. *First \
          contact*: the process has not seen it, and the script that would grant a lease finds \
          it. A waiter's time runs from just before another process sends the completing call \
-         until the waiter has the decoded result. The statements of a thousand callers are all \
-         commands that the server ran, including those inside scripts. Their goal is three for \
-         each first look, three times the polls of one waiter for each process, and the commands \
-         for connecting."
+         until the waiter has the decoded result. The statements row for 1,000 callers counts \
+         every command that the server ran, including those inside scripts. Its goal is three \
+         commands for each first look, three times the polls of one waiter for each process, and \
+         the commands for connecting."
             .to_owned(),
     );
     Ok(report)

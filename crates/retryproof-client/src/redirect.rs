@@ -5,11 +5,11 @@ use reqwest::redirect::Policy;
 
 /// Follows redirects as reqwest does by default, up to ten, but only within the origin (scheme,
 /// host and port) that the request was sent to. A redirect to another origin is returned as the
-/// call's answer, with its status and its `Location`. When reqwest follows such a redirect, it
-/// removes `Authorization` and cookies, but not `Idempotency-Key`. Without this policy, the other
-/// origin would receive the key and could use it to request the call's answer (ID-4). reqwest
-/// follows redirects below all middleware, so build the client with this policy. The middleware
-/// logs a warning if a key was sent to another origin.
+/// call's answer, with its status and its `Location`. By default, reqwest follows such a redirect
+/// and removes `Authorization` and cookies, but not `Idempotency-Key`. The other origin then
+/// receives the key and can use it to request the call's answer (ID-4). reqwest follows redirects
+/// below all middleware, so build the client with this policy. The middleware logs a warning if a
+/// key was sent to another origin.
 ///
 /// ```
 /// use retryproof_client::{IdempotencyMiddleware, same_origin_redirects};

@@ -181,8 +181,8 @@ fn context_of<H: AdmittedHead>(
         }
     });
     let context = engine_key(caller, key.as_bytes(), |key| IdempotencyContext::builder(scope, key));
-    // Pass the body's size to the engine, which limits how many bytes waiting duplicates keep in
-    // memory (ACQ-13).
+    // Pass the body's size to the engine, which limits the memory that waiting duplicates may hold
+    // (ACQ-13).
     let mut context =
         context.fingerprint(fingerprint).comparable(are_comparable).held_bytes(body.data.len());
     if filter.0.engine.store().seals() {

@@ -260,7 +260,7 @@ impl MemoryStore {
         }))
     }
 
-    /// Completes a record that has a note or takeovers. The COMPLETE record keeps both.
+    /// Completes a record that carries a note or a takeover count. The COMPLETE record keeps both.
     #[cold]
     fn complete_with_extra(
         &self,

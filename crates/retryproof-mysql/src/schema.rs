@@ -51,9 +51,9 @@ const READ_VERSIONS_ALONE: &str = "SELECT \
 /// Succeeds if the audit table exists and the account has a privilege on it.
 const HAS_AUDIT_TABLE: &str = "SELECT id FROM `retryproof_records_audit` WHERE FALSE";
 
-/// Returns the schema as plain SQL for your own migration tool. The SQL creates the tables under
-/// the name `table`, and writes the version rows. Running it again changes nothing, even on newer
-/// tables (REC-1).
+/// Returns the schema as plain SQL for your own migration tool. The SQL creates the record
+/// table, named `table`, and the tables `<table>_meta` and `<table>_audit`, and writes the version
+/// rows. Running it again changes nothing, even on newer tables (REC-1).
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3).

@@ -53,7 +53,7 @@ pub(crate) fn classify(error: &Driver) -> Error {
 
 /// Turns a driver's error into an error with a kind and advice. The source of the new error holds
 /// only the server's code and first line, because constraint details quote the row, including keys
-/// and values (ID-4). A first line that could quote a value or the user is left out too.
+/// and values (ID-4). If the first line could contain a value or the user name, it is left out too.
 pub(crate) fn classify_at_connect(error: &Driver) -> Error {
     let (kind, message) = match error {
         Driver::Database(inner) => of_code(inner.code().as_deref().unwrap_or_default()),

@@ -26,12 +26,12 @@ const SCHEMA: Schema = Schema {
     migrate: "PostgresConfig::migrate()",
 };
 
-/// Returns the schema as plain SQL, for your own migrator. The SQL creates the tables under the
-/// name `table`, and writes the version rows. Run it inside a transaction. Three of the statements
-/// contain semicolons between dollar quotes, so the migrator must understand dollar quotes. You can
-/// run the SQL again, even while the service works. A repeated run never lowers the versions in the
-/// `_meta` table (REC-1), and replaces both functions with those of this release. It locks an
-/// existing table no more than an insert does.
+/// Returns the schema as plain SQL, for your own migrator. The SQL creates the record table, named
+/// `table`, and the tables `<table>_meta` and `<table>_audit`, and writes the version rows. Run it
+/// inside a transaction. Three of the statements contain semicolons between dollar quotes, so the
+/// migrator must understand dollar quotes. You can run the SQL again, even while the service works.
+/// A repeated run never lowers the versions in the `_meta` table (REC-1), and replaces both
+/// functions with those of this release. It locks an existing table no more than an insert does.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.

@@ -36,7 +36,8 @@ pub(crate) struct Waiters {
 struct ChannelSubscription {
     task: mpsc::UnboundedSender<SubscriptionChange>,
     channel: Channel,
-    /// Notified by a message on the channel; `None` without a subscription.
+    /// Notified when a message arrives on the channel; `None` if the server did not confirm the
+    /// subscription.
     woken: Option<Arc<Notify>>,
 }
 

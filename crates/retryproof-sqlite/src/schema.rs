@@ -24,9 +24,10 @@ const READ_VERSIONS: &str = "SELECT \
      (SELECT value FROM retryproof_records_meta WHERE name='compatible_from'),\
      (SELECT value FROM retryproof_records_meta WHERE name='identity')";
 
-/// Returns the schema as plain SQL, for your own migration tool. The SQL creates the tables under
-/// the name `table` and writes their versions. Run the SQL inside a transaction. Running it again
-/// does not lower the versions of newer tables (REC-1).
+/// Returns the schema as plain SQL, for your own migration tool. The SQL creates the record
+/// table, named `table`, and the tables `<table>_meta` and `<table>_audit`, and writes their
+/// versions. Run the SQL inside a transaction. Running it again does not lower the versions of
+/// newer tables (REC-1).
 ///
 /// # Errors
 /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config) if the name is invalid (STO-3).

@@ -305,7 +305,8 @@ async fn by_hand(
     action: Action,
     end: u64,
 ) -> Told {
-    // Every other acquire begins without a future, as in the HTTP adapters.
+    // Start half of the acquires with `begin_acquire`, as the HTTP adapters do: it creates a future
+    // only if it has to wait.
     let acquired = if end.is_multiple_of(2) {
         match engine.begin_acquire(&ctx) {
             Acquiring::Done(ended) => ended.acquired,

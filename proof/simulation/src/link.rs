@@ -52,7 +52,7 @@ pub(crate) struct Delays {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) store: SharedStore,
-    /// `None` if there is no network, because the store is in the process and answers at once.
+    /// `None` if there is no network, because the store runs in-process and answers at once.
     pub(crate) delays: Option<Delays>,
     pub(crate) random: Mutex<Random>,
     pub(crate) weather: Arc<Weather>,

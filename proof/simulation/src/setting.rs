@@ -34,7 +34,7 @@ pub(crate) struct Setting {
     pub(crate) callers: u64,
     pub(crate) world: World,
     pub(crate) lease_ms: (u64, u64),
-    /// `None` if the store is in the process and answers at once, as the memory store does.
+    /// `None` if the store runs in-process and answers at once, as the memory store does.
     pub(crate) delays: Option<Delays>,
     /// How many of a thousand calls of each process suffer each kind of fault.
     pub(crate) faults: u64,

@@ -25,7 +25,7 @@ const HEAD: &str = "\
 # RETRYPROOF_SERVER_x_...    each process: port, folder, pid file (its first line), log, and a script that starts it again on
 #                            the same port with the same data and becomes it, for tests that kill";
 
-/// Returns the variables of all services that run.
+/// Returns the environment variables of all running services.
 pub(super) fn variables(site: &Site) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut set = |name: String, value: String| lines.push((name, value));

@@ -226,7 +226,7 @@ mod tests {
             vec![
                 record("a", running, Some(9), 70),
                 record("a", running, Some(9), 5),
-                // A complete record has no holder.
+                // A complete record has no holder, so its 900 s do not count as the longest hold.
                 record("a", complete, Some(9), 900),
                 record("b", running, None, 80),
                 record("c", complete, None, 1),

@@ -112,8 +112,8 @@ impl MessageCall {
     /// Finds the data subject of the message with `find_subject`, the program's function: the
     /// person or tenant whom the result is about (SEAL-3). If `find_subject` returns `None`, the
     /// result gets the key that the calls of the scope share. If `find_subject` panics, the message
-    /// counts as unreadable, because its result could not be erased with the subject's other
-    /// results.
+    /// counts as unreadable, because its result could not later be erased along with the subject's
+    /// other results.
     #[must_use]
     pub fn about(mut self, find_subject: impl FnOnce() -> Option<String>) -> Self {
         match catch_panic(find_subject) {
@@ -209,8 +209,8 @@ mod tests {
         assert!(!format!("{named:?}").contains("canary"), "{named:?}");
         assert_eq!(named.context(b"").expect("a context").subject(), Some("canary"));
         assert_eq!(about(|| None).context(b"").expect("a context").subject(), None);
-        // The message is refused if its subject cannot be read, because its result could not be
-        // erased with the subject's other results.
+        // If its subject cannot be read, the message is refused, because its result could not later
+        // be erased along with the subject's other results.
         let panicked = about(|| panic!("planted"));
         assert_eq!(panicked.context(b"").map(drop), Err(Poison::Unreadable));
         let no_key = call(MessageOptions::default(), || None).about(|| panic!("planted"));

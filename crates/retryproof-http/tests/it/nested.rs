@@ -131,7 +131,7 @@ async fn acq_14_a_request_inside_the_handler_of_its_own_key_is_in_flight_at_once
     let filter = filter();
     let inner = Router::new().route("/order", on_post(|| async { "in" }).layer(filter.guard(STD)));
     let handler = move || async move {
-        // Suspend the handler, so that it continues in a separate task.
+        // The guard moves a handler that suspends to a separate task, so suspend it here.
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         let began = tokio::time::Instant::now();
         let answer = send(&inner, post("/order", "k", "")).await;

@@ -451,7 +451,8 @@ impl Flawed {
         }
     }
 
-    /// Returns how often the key was taken over, including a grant of this request.
+    /// Returns how many times the key has been taken over, counting this request if it takes the
+    /// key over.
     fn takeovers(&self, found: Option<&Record>, req: &AcquireRequest) -> u16 {
         let count = match found {
             Some(record) if record.value.is_none() => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Refusals have the statuses in the manual's table.
+//! Each refusal has the gRPC status that the docs of `retryproof::http::grpc` list for it.
 
 use std::time::Duration;
 

@@ -137,7 +137,7 @@ impl<'s> Puzzle<'s> {
             if !counts {
                 continue;
             }
-            // If an operator gives a result, the hash of the result stands for the owner.
+            // If an operator supplied the result, the result's hash stands in for the owner.
             let by = op.value.filter(|_| op.fun == Fun::ForceResolve);
             let name = op.owner.or(by.map(|hash| u128::from(hash) | 1 << 127));
             let owner =
