@@ -172,12 +172,6 @@ pub(crate) fn is_locked(error: &Driver) -> bool {
     code(error).as_deref() == Some("55P03")
 }
 
-/// Whether the server refused a write but might still accept reads: it is read-only, its disk is
-/// full, or the user lacks a privilege. Complete records are then still replayed.
-pub(crate) fn is_read_only(error: &Driver) -> bool {
-    matches!(code(error).as_deref(), Some("25006" | "53100" | "42501"))
-}
-
 /// Whether the connection is unusable. If so, all older connections are probably unusable too.
 pub(crate) fn is_broken(error: &Driver) -> bool {
     match error {

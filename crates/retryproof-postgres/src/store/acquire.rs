@@ -10,7 +10,7 @@ use retryproof_store_kit::{CallPriority, Record, RecordPhase, jitter};
 use tokio::time::{Instant, timeout};
 
 use crate::connection::StatementResult;
-use crate::error::{Failure, classify, is_locked, is_read_only};
+use crate::error::{Failure, is_locked};
 use crate::execute::record_limit::LimitDecision;
 use crate::record::AcquireRow;
 use crate::statement::Statement;
@@ -32,7 +32,7 @@ const QUEUE_GRACE: Duration = Duration::from_millis(100);
 /// The outcome of sending the statement.
 enum AcquireAttempt {
     Answered(StatementResult),
-    /// The statement could not write; the value is the record's status.
+    /// The row stayed locked; the value is the record's status.
     Blocked(Acquired),
 }
 
@@ -116,7 +116,7 @@ impl PostgresStore {
             let waited = began.elapsed();
             if waited >= LOCK_TIMEOUT && self.record_limits.is_locked(hash) {
                 let since = Instant::now();
-                if let Some(acquired) = self.status_of_blocked(id, req, true).await? {
+                if let Some(acquired) = self.status_of_locked(id, req).await? {
                     if let Acquired::Busy(lease @ LiveLease { remaining: Duration::ZERO, .. }) =
                         &acquired
                     {
@@ -150,30 +150,21 @@ impl PostgresStore {
                     return Ok(AcquireAttempt::Answered(result));
                 }
                 Err(Failure::Driver(error)) if is_locked(&error) => permit.found_locked(),
-                Err(Failure::Driver(error)) if is_read_only(&error) => {
-                    drop(permit);
-                    let status = self.status_of_blocked(id, req, false).await?;
-                    return status.map(AcquireAttempt::Blocked).ok_or_else(|| classify(&error));
-                }
                 Err(failure) => return Err(failure.into_error()),
             }
         }
     }
 
-    /// Reads the status of a record that cannot be written; `None` if there is no live record. If
-    /// `is_locked`, an open transaction, most likely a joined completion (CMP-7), has locked the
-    /// row. Otherwise, the server refuses writes.
-    async fn status_of_blocked(
+    /// Reads the status of a record whose row an open transaction, most likely a joined completion
+    /// (CMP-7), has locked; `None` if the record counts as absent.
+    async fn status_of_locked(
         &self,
         id: &Identity,
         req: &AcquireRequest,
-        is_locked: bool,
     ) -> Result<Option<Acquired>> {
         let record = self.read_record(CallPriority::Normal, Statement::Read, id).await?;
         Ok(match record {
-            Some(Record { token, holder, phase: RecordPhase::InProgress(None), .. })
-                if is_locked =>
-            {
+            Some(Record { token, holder, phase: RecordPhase::InProgress(None), .. }) => {
                 Some(expired_but_locked(token, holder))
             }
             record => self.acquired(id, record, req),

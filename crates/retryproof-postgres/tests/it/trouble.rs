@@ -9,9 +9,12 @@ mod far;
 mod lines;
 mod locked_rows;
 
+use std::time::Duration;
+
 use retryproof_core::store::FencedWrite;
 use retryproof_core::{Error, ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_postgres::{PgConnectOptions, PgPool, PostgresConfig, PostgresStore};
+use tokio::time::Instant;
 
 use crate::support::{
     CANARY, LONG, Table, assert_masked, completion, execute, grant, hex, id, pgbouncer, postgres,
@@ -284,7 +287,7 @@ async fn sto_5_a_read_only_server_is_unavailable_and_replays() {
 }
 
 #[tokio::test]
-async fn sto_1_a_full_disk_is_full_and_replays() {
+async fn sto_1_acq_9_a_full_disk_is_full_and_replays() {
     let table = Table::new().await;
     let store = table.store().await;
     execute(&store, &id("done"), "result").await;
@@ -296,6 +299,13 @@ async fn sto_1_a_full_disk_is_full_and_replays() {
     assert_masked(&error);
     // A store that has not seen the record complete replays it too.
     assert_eq!(replay(&table.store().await, &id("done")).await, "result");
+    // An acquire that the holder sends again fails too, and does not find its own record busy.
+    mend(&table).await;
+    let (held, owner) = (id("held"), OwnerId::new());
+    grant(&store, &held, owner).await;
+    spoil(&table, "53100", "false").await;
+    let error = store.acquire(&held, &request(owner)).await.map(drop).expect_err("full");
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     mend(&table).await;
     execute(&store, &id(CANARY), "result").await;
 }
@@ -306,7 +316,7 @@ async fn sto_5_with_too_few_connections_it_goes_on_with_those_it_has() {
     let (name, url) = role(&table, "CONNECTION LIMIT 4").await;
     let grants = format!("GRANT ALL ON \"{0}\", \"{0}_meta\" TO {name}", table.name);
     table.stranger().await.run(grants).await;
-    let config = on(&url, &table).with_call_timeout(std::time::Duration::from_secs(60));
+    let config = on(&url, &table).with_call_timeout(Duration::from_secs(60));
     let store = std::sync::Arc::new(PostgresStore::connect(config).await.expect("connected"));
     let all: Vec<_> = (0..32)
         .map(|at| {
@@ -335,16 +345,23 @@ async fn sto_5_lost_races_are_run_again() {
         execute(&store, &id, "result").await;
         assert_eq!(replay(&store, &id).await, "result");
     }
-    spoil(&table, "40P01", "false").await;
+    let mut stranger = table.stranger().await;
+    stranger.run(format!("ALTER SEQUENCE s_{0} RESTART", table.name)).await;
+    spoil(&table, "40P01", &format!("nextval('s_{}') < 0", table.name)).await;
+    let began = Instant::now();
     let error = store
         .acquire(&id(CANARY), &request(OwnerId::new()))
         .await
         .map(drop)
         .expect_err("each is lost");
+    let took = began.elapsed();
     assert!(error.is_retryable(), "{error}");
     assert_masked(&error);
+    // The statement was sent six times, with pauses of 1, 4, 9, 16 and 25 ms.
+    assert_eq!(stranger.number(format!("SELECT last_value FROM s_{}", table.name)).await, 6);
+    assert!(took >= Duration::from_millis(55), "{took:?}");
     mend(&table).await;
-    table.stranger().await.run(format!("DROP SEQUENCE s_{0}", table.name)).await;
+    stranger.run(format!("DROP SEQUENCE s_{0}", table.name)).await;
 }
 
 #[tokio::test]
