@@ -167,12 +167,15 @@ impl CompletionBatcher {
     fn next_batch(&self) -> Vec<QueuedCompletion> {
         let mut queue = self.0.queue.lock();
         let (mut batch, mut bytes) = (Vec::new(), 0);
-        while let Some(first) = queue.queued.front() {
-            bytes += first.done.value.len();
-            if batch.len() == MAX_RECORDS || (bytes > MAX_BYTES && !batch.is_empty()) {
-                break;
+        // No queued value has more than `LARGE_VALUE` bytes, so one more value fits.
+        while batch.len() < MAX_RECORDS
+            && bytes + LARGE_VALUE <= MAX_BYTES
+            && let Some(next) = queue.queued.pop_front()
+        {
+            if !next.applied.is_closed() {
+                bytes += next.done.value.len();
+                batch.push(next);
             }
-            batch.extend(queue.queued.pop_front().filter(|queued| !queued.applied.is_closed()));
         }
         if batch.is_empty() {
             queue.running -= 1;

@@ -98,6 +98,39 @@ async fn cmp_1_completions_at_once_share_statements_and_each_is_its_owners() {
     assert!(fewest <= 12 + MANY as u64, "{MANY} refused completions took {fewest} round trips");
 }
 
+/// A shared statement sends at most 32 records, with values of at most 256 KiB together.
+#[tokio::test]
+async fn cmp_1_a_shared_statement_is_bounded_by_records_and_bytes() {
+    for (bytes, most) in [(10, 32), (16_000, 16)] {
+        let table = Table::new().await;
+        let store = patient(&table).await;
+        // All rows of one statement have the same `xmin`.
+        let largest = format!(
+            "SELECT max(sent) FROM (SELECT count(*) AS sent FROM \"{}\" WHERE state=1 \
+             GROUP BY xmin::text) AS statements",
+            table.name
+        );
+        let mut stranger = table.stranger().await;
+        let mut rows = 0;
+        // On a slow disk, completions wait too long for a large batch, so try several rounds.
+        for round in 0..40 {
+            let all = granted(&store, &format!("round {round}")).await;
+            let mut tasks = JoinSet::new();
+            for (id, owner) in all {
+                let (store, done) = (Arc::clone(&store), completion(&"x".repeat(bytes)));
+                tasks.spawn(async move { store.complete(&id, owner, &done).await.expect("done") });
+            }
+            let fenced = tasks.join_all().await;
+            assert!(fenced.iter().all(|fenced| *fenced == FencedWrite::Applied), "{fenced:?}");
+            rows = stranger.number(largest.clone()).await;
+            if rows >= most {
+                break;
+            }
+        }
+        assert_eq!(rows, most, "the most records of {bytes} bytes in one statement");
+    }
+}
+
 #[tokio::test]
 async fn cmp_2_cmp_3_each_of_many_completions_is_judged_by_its_own_owner() {
     let table = Table::new().await;
