@@ -444,6 +444,13 @@ async fn cmp_7_postgres_a_killed_process_leaves_neither_and_its_lease_runs_out()
     world.end().await;
 }
 
+/// A statement that returns one row if it gets the values of all types as they are.
+#[cfg(any(feature = "sqlx-08", feature = "tokio-postgres"))]
+pub(crate) const OF_EACH_TYPE: (&str, [Param<'_>; 4]) = (
+    "SELECT 1 WHERE $1::boolean AND $2::bytea IS NULL AND octet_length($3::bytea)=$4::bigint",
+    [Param::Bool(true), Param::NoBytes, Param::Bytes(b"abc"), Param::Int(3)],
+);
+
 /// A second driver: the store's interface for transactions does not depend on sqlx.
 #[cfg(feature = "tokio-postgres")]
 #[tokio::test]
@@ -486,6 +493,15 @@ async fn cmp_7_postgres_complete_in_joins_a_transaction_of_tokio_postgres() {
     let refused = held.complete_in(&mut tx, value("x")).await;
     assert!(matches!(refused, Err(JoinError::Failed(_))), "{refused:?}");
     drop(tx);
+    // The program began this transaction with a statement.
+    let held = world.held("5").await;
+    client.batch_execute("BEGIN").await.unwrap();
+    let pending = held.complete_in(&mut client, value("by a client")).await.unwrap();
+    let (sql, params) = OF_EACH_TYPE;
+    assert_eq!(client.run_statement(sql, &params).await.unwrap(), 1);
+    client.batch_execute("COMMIT").await.unwrap();
+    pending.committed();
+    assert_eq!(world.replay("5").await, "by a client");
     drop(client);
     let _ = connection.await;
     world.end().await;

@@ -3,6 +3,7 @@
 //! fails because of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use retryproof_core::{IdempotencyStore, OwnerId};
 use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
@@ -11,6 +12,7 @@ use crate::round_trips::store;
 use crate::support::{
     Stranger, Table, completion, execute, id, pgbouncer, postgres, replay, request,
 };
+use crate::waiting::wake_ups;
 
 #[tokio::test]
 async fn sto_5_a_pooler_in_transaction_mode_is_found_out() {
@@ -23,7 +25,7 @@ async fn sto_5_a_pooler_in_transaction_mode_is_found_out() {
 }
 
 #[tokio::test]
-async fn sto_5_a_pooler_that_was_denied_is_found_out_by_the_first_stray_statement() {
+async fn sto_5_acq_4_a_pooler_that_was_denied_is_found_out_by_the_first_stray_statement() {
     let table = Table::new().await;
     let config =
         PostgresConfig::from_url(&pgbouncer()).expect("a URL").with_table_name(&table.name);
@@ -64,4 +66,8 @@ async fn sto_5_a_pooler_that_was_denied_is_found_out_by_the_first_stray_statemen
         execute(store, &id(&format!("found out {at}")), "result").await;
         assert_eq!(replay(store, &id(&format!("found out {at}"))).await, "result");
     }
+    // The pooler has accepted LISTEN, but forwards no notifications, so the waiters poll. If they
+    // still relied on notifications, the first poll would come after more than 150 ms (ACQ-4).
+    let took = wake_ups(&stores[0], &stores[1], "polled ", 9).await;
+    assert!(took[4] < Duration::from_millis(100), "{took:?}");
 }

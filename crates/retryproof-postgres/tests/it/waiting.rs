@@ -16,7 +16,7 @@ use crate::support::{COLLIDING, Table, body, completion, execute, grant, id, pgb
 
 /// Returns the sorted times from the answer to each completion until a waiter on another store has
 /// the result.
-async fn wake_ups(
+pub(crate) async fn wake_ups(
     holder: &Arc<PostgresStore>,
     waiter: &Arc<PostgresStore>,
     key: &str,

@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::Peeked;
+use retryproof_core::store::{Peeked, TxPort as _};
 use retryproof_core::{ExecuteError, JoinError, JoinedEngine, Outcome, OwnerId};
 use retryproof_postgres::sqlx_08::PostgresTx as Tx;
 use sqlx_core_08::executor::Executor as _;
 use sqlx_core_08::raw_sql::raw_sql;
 use sqlx_postgres_08::{PgConnection, PgPool};
 
-use crate::join::{World, ctx, hashed_world, value, world};
+use crate::join::{OF_EACH_TYPE, World, ctx, hashed_world, value, world};
+use crate::round_trips::proxied;
 use crate::support::hex;
 
 async fn joined() -> (World, PgPool, JoinedEngine<Tx>) {
@@ -44,6 +45,26 @@ async fn cmp_7_sqlx_08_postgres_commits_record_and_writes_together_or_neither() 
     assert!(matches!(world.standing("f").await, Peeked::Absent), "the key is free");
     assert!(pay("f", false).await.unwrap().is_executed());
     assert_eq!((world.rows().await, world.ends()), (2, (2, 1, 0)));
+    world.end().await;
+}
+
+/// The server is so far away that the rollback takes half a second.
+#[tokio::test]
+async fn cmp_7_sqlx_08_postgres_a_failed_call_has_rolled_back_when_it_returns() {
+    let world = world().await;
+    let (proxy, through) = proxied(&world.table.url).await;
+    let pool = PgPool::connect(&through).await.expect("a pool of sqlx 0.8");
+    let (joined, ledger) = (world.engine.joined(pool).unwrap(), world.ledger());
+    let failed = joined
+        .execute(ctx("f"), async |tx: &mut Tx| {
+            write(tx, &ledger, "never").await;
+            proxy.delay(Duration::from_millis(500));
+            Err::<String, _>("declined")
+        })
+        .await;
+    assert!(matches!(failed, Err(ExecuteError::Action("declined"))), "{failed:?}");
+    let locks = format!("SELECT count(*) FROM pg_locks WHERE relation='{ledger}'::regclass");
+    assert_eq!(world.table.stranger().await.number(locks).await, 0, "the transaction is open");
     world.end().await;
 }
 
@@ -137,6 +158,8 @@ async fn cmp_7_sqlx_08_postgres_complete_in_joins_a_transaction_that_the_program
     };
     assert!(refused.to_string().contains("25P02"), "{refused}");
     drop(tx);
+    let (sql, params) = OF_EACH_TYPE;
+    assert_eq!(pool.begin().await.unwrap().run_statement(sql, &params).await.unwrap(), 1);
     assert!(world.pay("3").await.unwrap().is_executed());
     world.end().await;
 }
