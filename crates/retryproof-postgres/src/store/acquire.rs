@@ -10,7 +10,7 @@ use retryproof_store_kit::{CallPriority, Record, RecordPhase, jitter};
 use tokio::time::{Instant, timeout};
 
 use crate::connection::StatementResult;
-use crate::error::{Failure, is_locked};
+use crate::error::{Failure, is_locked, lacks_privilege};
 use crate::execute::record_limit::LimitDecision;
 use crate::record::AcquireRow;
 use crate::statement::Statement;
@@ -32,7 +32,7 @@ const QUEUE_GRACE: Duration = Duration::from_millis(100);
 /// The outcome of sending the statement.
 enum AcquireAttempt {
     Answered(StatementResult),
-    /// The row stayed locked; the value is the record's status.
+    /// The statement could not run, or found a locked row; the value is the record's status.
     Blocked(Acquired),
 }
 
@@ -150,6 +150,17 @@ impl PostgresStore {
                     return Ok(AcquireAttempt::Answered(result));
                 }
                 Err(Failure::Driver(error)) if is_locked(&error) => permit.found_locked(),
+                // The server refuses the statement to a user who may not call the function, even if
+                // the statement would not call it. Complete records are replayed all the same.
+                Err(failure) if lacks_privilege(&failure) => {
+                    drop(permit);
+                    return match self.look(id).await {
+                        Ok(Peeked::Complete(stored)) => {
+                            Ok(AcquireAttempt::Blocked(Acquired::Complete(stored)))
+                        }
+                        _ => Err(failure.into_error()),
+                    };
+                }
                 Err(failure) => return Err(failure.into_error()),
             }
         }

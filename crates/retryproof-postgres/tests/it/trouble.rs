@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use retryproof_core::store::FencedWrite;
 use retryproof_core::{Error, ErrorKind, IdempotencyStore, OwnerId};
-use retryproof_postgres::{PgConnectOptions, PgPool, PostgresConfig, PostgresStore};
+use retryproof_postgres::{PgConnectOptions, PgPool, Pooler, PostgresConfig, PostgresStore};
 use tokio::time::Instant;
 
+use crate::round_trips::{self, proxied};
 use crate::support::{
     CANARY, LONG, Table, assert_masked, completion, execute, grant, hex, id, pgbouncer, postgres,
     replay, request, service, whole,
@@ -181,9 +182,16 @@ async fn sto_5_missing_privileges_are_named() {
     }
     on(&url, &table).migrate().await.expect("there is nothing to do, so no privilege is needed");
     let store = PostgresStore::connect(on(&url, &table)).await.expect("the privileges do");
+    let other = PostgresStore::connect(on(&url, &table)).await.expect("the privileges do");
     execute(&store, &id("done"), "result").await;
-    // The privilege is revoked while the store runs. The store grants nothing new, but still
-    // replays completed keys.
+    // A privilege is revoked while the stores run. They grant nothing new, but still replay
+    // completed keys, even if they have not seen them complete.
+    let call = format!("EXECUTE ON FUNCTION \"{}_grant_1\"", table.name);
+    table.stranger().await.run(format!("REVOKE {call} FROM {name}")).await;
+    let error = other.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("revoked");
+    assert!(error.to_string().contains("EXECUTE"), "{error}");
+    assert_eq!(replay(&other, &id("done")).await, "result");
+    table.stranger().await.run(format!("GRANT {call} TO {name}")).await;
     table
         .stranger()
         .await
@@ -197,7 +205,7 @@ async fn sto_5_missing_privileges_are_named() {
     assert_eq!(replay(&store, &id("done")).await, "result");
     table.stranger().await.run(format!("GRANT {grants} ON \"{}\" TO {name}", table.name)).await;
     execute(&store, &id(CANARY), "result").await;
-    drop(store);
+    drop((store, other));
     drop_role(&table, &name).await;
 }
 
@@ -287,13 +295,16 @@ async fn sto_5_a_read_only_server_is_unavailable_and_replays() {
 }
 
 #[tokio::test]
-async fn sto_1_acq_9_a_full_disk_is_full_and_replays() {
+async fn sto_1_acq_8_acq_9_a_full_disk_is_full_and_replays() {
     let table = Table::new().await;
-    let store = table.store().await;
+    let (proxy, through) = proxied(&table.url).await;
+    let store = round_trips::store(&through, &table, Pooler::Session).await;
     execute(&store, &id("done"), "result").await;
     spoil(&table, "53100", "false").await;
+    let before = proxy.flights();
     let error =
         store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("full");
+    assert_eq!(proxy.flights() - before, 1, "a refused acquire costs one round trip, too");
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(error.to_string().contains("disk"), "{error}");
     assert_masked(&error);
