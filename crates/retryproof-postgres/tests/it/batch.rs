@@ -101,9 +101,11 @@ async fn cmp_1_completions_at_once_share_statements_and_each_is_its_owners() {
 /// A shared statement sends at most 32 records, with values of at most 256 KiB together.
 #[tokio::test]
 async fn cmp_1_a_shared_statement_is_bounded_by_records_and_bytes() {
-    for (bytes, most) in [(10, 32), (16_000, 16)] {
+    for (bytes, most) in [(100, 32), (16 * 1_024, 16)] {
         let table = Table::new().await;
         let store = patient(&table).await;
+        let body = "x".repeat(bytes - completion("").value.len());
+        assert_eq!(completion(&body).value.len(), bytes);
         // All rows of one statement have the same `xmin`.
         let largest = format!(
             "SELECT max(sent) FROM (SELECT count(*) AS sent FROM \"{}\" WHERE state=1 \
@@ -117,7 +119,7 @@ async fn cmp_1_a_shared_statement_is_bounded_by_records_and_bytes() {
             let all = granted(&store, &format!("round {round}")).await;
             let mut tasks = JoinSet::new();
             for (id, owner) in all {
-                let (store, done) = (Arc::clone(&store), completion(&"x".repeat(bytes)));
+                let (store, done) = (Arc::clone(&store), completion(&body));
                 tasks.spawn(async move { store.complete(&id, owner, &done).await.expect("done") });
             }
             let fenced = tasks.join_all().await;
