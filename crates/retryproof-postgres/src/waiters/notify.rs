@@ -25,6 +25,9 @@ const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 /// failed twice.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
+/// How long the listening connection may be silent before the task checks that it still works.
+const MAX_SILENCE: Duration = Duration::from_secs(10);
+
 /// The task that receives notifications and the task that sends them. Dropping the value ends both
 /// tasks.
 pub(crate) struct NotifyTask([JoinHandle<()>; 2]);
@@ -83,9 +86,7 @@ async fn receive(
     loop {
         if let Some(mut listener) = listener.take() {
             (failures, is_logged) = (0, false);
-            while let Ok(Some(message)) = listener.try_recv().await {
-                waiters.on_notification(message.payload());
-            }
+            receive_until_lost(&mut listener, &waiters).await;
             waiters.set_listening(false);
         }
         failures += 1;
@@ -98,6 +99,24 @@ async fn receive(
             }
             Err(error) if !std::mem::replace(&mut is_logged, true) => warn_not_listening(error),
             Err(_) => {}
+        }
+    }
+}
+
+/// Handles messages until the connection is lost.
+async fn receive_until_lost(listener: &mut PgListener, waiters: &Waiters) {
+    loop {
+        match timeout(MAX_SILENCE, listener.try_recv()).await {
+            Ok(Ok(Some(message))) => waiters.on_notification(message.payload()),
+            Ok(Ok(None) | Err(_)) => return,
+            // A listener only reads. If the network drops its packets without closing the
+            // connection, only a statement of its own shows that.
+            Err(_) => {
+                let check = timeout(NOTIFY_TIMEOUT, listener.execute(raw_sql("SELECT 1")));
+                if !matches!(check.await, Ok(Ok(_))) {
+                    return;
+                }
+            }
         }
     }
 }

@@ -217,6 +217,38 @@ async fn pass(time: Duration) {
 }
 
 #[tokio::test]
+async fn sto_5_acq_4_a_listening_connection_that_is_silently_lost_is_noticed() {
+    let table = Table::new().await;
+    let (proxy, through) = proxied(&table.url).await;
+    let store = store(&through, &table, Pooler::Session).await;
+    let listens = |is: bool| {
+        let (store, expected) = (&store, format!("listening: {is}"));
+        async move {
+            let reached = async {
+                while !format!("{store:?}").contains(&expected) {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), reached).await
+        }
+    };
+    listens(true).await.expect("the store listens");
+    // A connection that works passes the check.
+    pass(Duration::from_secs(11)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(format!("{store:?}").contains("listening: true"), "{store:?}");
+    // Both ends keep the connection open, but no byte arrives.
+    proxy.stall(true);
+    pass(Duration::from_secs(11)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    pass(Duration::from_secs(6)).await;
+    listens(false).await.expect("the loss is noticed");
+    proxy.cut();
+    proxy.stall(false);
+    listens(true).await.expect("the store listens again");
+}
+
+#[tokio::test]
 async fn sto_5_a_connection_that_idled_for_five_minutes_is_not_used_again() {
     let table = Table::new().await;
     let url = format!("{}?application_name={}", table.url, table.name);
