@@ -120,7 +120,7 @@ fn is_pointer(text: &str) -> bool {
 /// ```
 /// use retryproof_core::config::StoredStatuses;
 ///
-/// // `store = "2xx,4xx"`: a 5xx of these handlers shows that nothing happened.
+/// // `store = "2xx,4xx"`: a 5xx from the handlers of that scope proves that nothing happened.
 /// const NO_SERVER_ERRORS: StoredStatuses = StoredStatuses::SUCCESSES.with_client_errors();
 /// assert!(NO_SERVER_ERRORS.stores(201) && NO_SERVER_ERRORS.stores(404));
 /// assert!(!NO_SERVER_ERRORS.stores(503));

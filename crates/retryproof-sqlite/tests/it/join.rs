@@ -392,16 +392,16 @@ async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     pending.rolled_back().await.unwrap();
     assert!(matches!(world.standing("2").await, Peeked::Absent));
     // If the answer to the COMMIT is lost, `in_doubt` finds out whether the commit happened.
-    for commits in [true, false] {
+    for commits in [false, true] {
         let held = world.held("3").await;
         let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
         let pending = held.complete_in(&mut tx, value("three")).await.unwrap();
         if commits {
-            tx.rollback().unwrap()
-        } else {
             tx.commit().unwrap()
+        } else {
+            tx.rollback().unwrap()
         }
-        assert_eq!(pending.in_doubt().await.unwrap(), !commits);
+        assert_eq!(pending.in_doubt().await.unwrap(), commits);
     }
     assert_eq!(world.replay("3").await, "three");
     assert_eq!(world.rows(), ["1"]);
