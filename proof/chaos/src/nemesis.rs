@@ -176,9 +176,16 @@ impl<'a> Nemesis<'a> {
         match kind {
             // A worker is stopped for about as long as a lease. If leases are short, stops can
             // therefore be more frequent.
-            "stop" => STOP_EVERY.min(self.lease_ms.1).max(150),
+            "stop" => self.stop_every().min(self.lease_ms.1).max(150),
             kind => every(kind),
         }
+    }
+
+    /// Without connections that can be disturbed, stops are almost the only fault that lasts. They
+    /// are then twice as frequent, so that enough calls overlap one.
+    fn stop_every(&self) -> u64 {
+        let only_stops_last = self.proxies.is_empty() && self.workers.count() > 1;
+        if only_stops_last { STOP_EVERY / 2 } else { STOP_EVERY }
     }
 
     /// Undoes all faults at the end of the run.

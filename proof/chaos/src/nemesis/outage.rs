@@ -7,7 +7,7 @@ use std::io;
 
 use history::{Event, Fun, Phase};
 
-use super::{Due, Nemesis, begin};
+use super::{Due, FAILOVER_EVERY, Nemesis, begin};
 use crate::mono::{self, MS};
 use crate::server::{End, FailOver};
 
@@ -152,7 +152,13 @@ impl Nemesis<'_> {
             _ => &mut made.restarts,
         } += 1;
         self.mended(outage.op);
-        self.due.push((mono::now() + for_ms * MS, Due::End(outage.op, outage.name)));
+        let now = mono::now();
+        self.due.push((now + for_ms * MS, Due::End(outage.op, outage.name)));
         self.outage = None;
+        // A group needs up to 15 s to recover, and what happens meanwhile may be lost. Without a
+        // rest, most of the run would be excused.
+        for (_, next) in self.next.iter_mut().filter(|(kind, _)| *kind == "failover") {
+            *next = (*next).max(now + FAILOVER_EVERY / 2 * MS);
+        }
     }
 }

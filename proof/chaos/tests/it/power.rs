@@ -7,16 +7,21 @@
 
 use std::process::Command;
 
+/// Returns how many power losses a run makes.
+fn asked(count: u64) -> u64 {
+    let asked = std::env::var("RETRYPROOF_LOSSES").ok();
+    asked.map_or(count, |asked| asked.parse().expect("RETRYPROOF_LOSSES is a number"))
+}
+
 /// Makes a run, and returns its exit code and its output.
 fn losses(count: u64, options: &[&str]) -> (Option<i32>, String) {
-    let asked = std::env::var("RETRYPROOF_LOSSES").ok();
-    let count = asked.unwrap_or_else(|| count.to_string());
+    let count = asked(count).to_string();
     let mut command = Command::new(env!("CARGO_BIN_EXE_chaos"));
     command.args(["power", "--losses", &count]).args(options);
     let output = command.output().expect("the program starts");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let wrong = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains(&format!("{count} power losses of ")), "{said}{wrong}");
+    assert!(said.contains(" power losses of "), "{said}{wrong}");
     (output.status.code(), said)
 }
 
@@ -31,6 +36,7 @@ fn count(said: &str, what: &str) -> u64 {
 fn cmp_1_cmp_6_cmp_7_acq_10_full_loses_nothing_with_the_power() {
     let (code, said) = losses(200, &[]);
     assert_eq!(code, Some(0), "{said}");
+    assert_eq!(count(&said, "power losses"), asked(200), "{said}");
     assert!(count(&said, "records told") > 100, "{said}");
 }
 
@@ -40,14 +46,16 @@ fn cmp_1_cmp_6_cmp_7_acq_10_full_loses_nothing_with_the_power() {
 fn cmp_1_cmp_7_normal_loses_only_the_last_commits() {
     let (code, said) = losses(100, &["--synchronous", "normal"]);
     assert_eq!(code, Some(0), "{said}");
+    assert_eq!(count(&said, "power losses"), asked(100), "{said}");
     assert!(count(&said, "lost") > 0, "the losses are too small to lose a commit: {said}");
 }
 
+/// The run ends early if a loss damages a file so that no process can continue with it.
 #[test]
 fn cmp_1_a_disk_that_swallows_syncs_is_noticed() {
     for which in ["all", "folders"] {
         let (code, said) = losses(32, &["--swallow", which]);
         assert_eq!(code, Some(1), "{said}");
-        assert!(count(&said, "lost") > 0, "{said}");
+        assert!(count(&said, "lost") + count(&said, "damaged files") > 0, "{said}");
     }
 }
