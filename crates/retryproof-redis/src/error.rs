@@ -9,6 +9,7 @@ use redis::{RedisError, ServerError};
 use std::error::Error as _;
 
 use retryproof_core::{Error, ErrorKind};
+use retryproof_store_kit::while_running;
 
 /// Why a call failed.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl Failure {
     /// server, so the outcome of the call is unknown (ACQ-9), whatever made the second attempt
     /// fail.
     pub(crate) fn after_lost_answer(self) -> Self {
-        let error = self.into_error();
+        let error = while_running(self.into_error());
         if error.kind() == ErrorKind::Unavailable {
             return Self::Translated(error);
         }

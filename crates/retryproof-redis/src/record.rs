@@ -72,7 +72,7 @@ pub(crate) struct Header {
 
 impl Header {
     pub(crate) fn read(value: &[u8]) -> Result<Self> {
-        if !value.starts_with(MAGIC) {
+        if !MAGIC.starts_with(&value[..value.len().min(MAGIC.len())]) {
             return Err(of_another_form());
         }
         let Some(head) = value.first_chunk::<HEADER>() else { return Err(unreadable("length")) };
