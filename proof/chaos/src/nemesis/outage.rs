@@ -155,10 +155,10 @@ impl Nemesis<'_> {
         let now = mono::now();
         self.due.push((now + for_ms * MS, Due::End(outage.op, outage.name)));
         self.outage = None;
-        // A group needs up to 15 s to recover, and what happens meanwhile may be lost. Without a
-        // rest, most of the run would be excused.
+        // A group needs up to 15 s to recover, and acknowledged writes may be lost in this time.
+        // Without a rest, most of the run would be excused.
         for (_, next) in self.next.iter_mut().filter(|(kind, _)| *kind == "failover") {
-            *next = (*next).max(now + FAILOVER_EVERY / 2 * MS);
+            *next = (*next).max(now + FAILOVER_EVERY * MS);
         }
     }
 }
