@@ -187,7 +187,7 @@ mod tests {
         config.scopes.insert("payments".to_owned(), payments);
         assert_eq!(short_leases(&config, Duration::from_millis(75)), None);
         let finding = short_leases(&config, Duration::from_millis(76)).expect("a finding");
-        assert!(finding.problem.ends_with("payments (PT0.3S)."), "{}", finding.problem);
+        assert!(finding.problem.contains(": payments (PT0.3S). "), "{}", finding.problem);
         let finding = short_leases(&config, Duration::from_secs(3_600)).expect("a finding");
         assert!(finding.problem.contains("payments") && finding.problem.contains("the default"));
     }
