@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use retryproof_core::OwnerId;
 use retryproof_core::store::LiveLease;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
@@ -48,9 +49,15 @@ struct RecordCallers {
     running: usize,
     queued: usize,
     changed: Arc<Notify>,
-    /// The start of the last read that found the record locked, and the lease that the read
-    /// returned.
-    found_locked: Option<(Instant, LiveLease)>,
+    /// The last read that found the record locked.
+    found_locked: Option<LockedRead>,
+}
+
+/// A read that found a record locked: when the read started, and the lease that it returned.
+struct LockedRead {
+    began: Instant,
+    owner: OwnerId,
+    lease: LiveLease,
 }
 
 /// Whether an acquire may be sent.
@@ -110,11 +117,17 @@ impl RecordLimits {
         self.state.lock().locked.has(hash, Instant::now())
     }
 
-    /// Wakes a record's queued acquires after a read has found the record locked. The read began at
-    /// `since` and returned `lease`.
-    pub(crate) fn publish_locked(&self, hash: u64, since: Instant, lease: LiveLease) {
+    /// Wakes a record's queued acquires after a read, which started at `began`, has found the record
+    /// locked. The read returned the `lease` of `owner`.
+    pub(crate) fn publish_locked(
+        &self,
+        hash: u64,
+        began: Instant,
+        owner: OwnerId,
+        lease: LiveLease,
+    ) {
         if let Some(callers) = self.state.lock().records.get_mut(&hash) {
-            callers.found_locked = Some((since, lease));
+            callers.found_locked = Some(LockedRead { began, owner, lease });
             callers.changed.notify_waiters();
         }
     }
@@ -147,10 +160,11 @@ impl AcquirePermit<'_> {
 
 impl QueuedAcquire<'_> {
     /// Returns the holder's lease if a read that began at `since` or later found the record locked.
-    pub(crate) fn locked_since(&self, since: Instant) -> Option<LiveLease> {
+    /// Returns `None` to the holder itself, `caller`, which does not wait for its own lease (ACQ-9).
+    pub(crate) fn locked_since(&self, since: Instant, caller: OwnerId) -> Option<LiveLease> {
         let state = self.limits.state.lock();
-        let (began, lease) = state.records.get(&self.hash)?.found_locked.as_ref()?;
-        (*began >= since).then(|| lease.clone())
+        let read = state.records.get(&self.hash)?.found_locked.as_ref()?;
+        (read.began >= since && read.owner != caller).then(|| read.lease.clone())
     }
 }
 
@@ -213,15 +227,17 @@ mod tests {
         let probe = admitted(&limits, 1);
         let since = Instant::now();
         let mut waiting = queued(&limits, 1);
+        let (holder, caller) = (OwnerId::new(), OwnerId::new());
         let token_since = |waiting: &QueuedAcquire<'_>, since| {
-            waiting.locked_since(since).map(|lease| lease.token)
+            waiting.locked_since(since, caller).map(|lease| lease.token)
         };
         assert_eq!(token_since(&waiting, since), None);
         let token = FencingToken::new(7);
-        limits.publish_locked(1, since, LiveLease::new(Duration::ZERO, token));
+        limits.publish_locked(1, since, holder, LiveLease::new(Duration::ZERO, token));
         waiting.changed.as_mut().await;
         assert_eq!(token_since(&waiting, since), Some(token));
         assert_eq!(token_since(&waiting, since + LOCKED_FOR), None, "an older read");
+        assert!(waiting.locked_since(since, holder).is_none(), "the holder's own lease");
         drop(waiting);
         admitted(&limits, 2).found_locked();
         admitted(&limits, 3).found_locked();

@@ -53,13 +53,15 @@ impl PostgresStore {
         for attempt in 0..MAX_ATTEMPTS {
             if attempt >= ATTEMPTS_WITHOUT_LOOK {
                 match self.read_record(CallPriority::Normal, Statement::Read, id).await? {
+                    // The holder itself tries again (ACQ-9).
                     Some(Record {
+                        owner,
                         token,
                         holder,
                         fingerprint,
                         phase: RecordPhase::InProgress(remaining),
                         ..
-                    }) => {
+                    }) if owner != req.owner => {
                         let lease = LiveLease::new(remaining.unwrap_or_default(), token);
                         let mismatch = req.differs_from(fingerprint.as_ref());
                         let lease = lease.with_holder(holder).with_mismatch(mismatch);
@@ -116,13 +118,19 @@ impl PostgresStore {
             let waited = began.elapsed();
             if waited >= LOCK_TIMEOUT && self.record_limits.is_locked(hash) {
                 let since = Instant::now();
-                if let Some(acquired) = self.status_of_locked(id, req).await? {
-                    if let Acquired::Busy(lease @ LiveLease { remaining: Duration::ZERO, .. }) =
-                        &acquired
-                    {
-                        self.record_limits.publish_locked(hash, since, lease.clone());
+                let record = self.read_record(CallPriority::Normal, Statement::Read, id).await?;
+                // The holder itself, whose first answer was lost, is not in flight: it gets the
+                // lease as soon as the row is unlocked, or an error (ACQ-9).
+                if let Some(record) = record.filter(|record| !record.is_held_by(req.owner)) {
+                    let owner = record.owner;
+                    if let Some(acquired) = self.status_of_locked(id, record, req) {
+                        if let Acquired::Busy(lease @ LiveLease { remaining: Duration::ZERO, .. }) =
+                            &acquired
+                        {
+                            self.record_limits.publish_locked(hash, since, owner, lease.clone());
+                        }
+                        return Ok(AcquireAttempt::Blocked(acquired));
                     }
-                    return Ok(AcquireAttempt::Blocked(acquired));
                 }
             }
             if waited >= self.config.call_timeout {
@@ -136,7 +144,7 @@ impl PostgresStore {
                 LimitDecision::Admitted(permit) => permit,
                 LimitDecision::Queued(mut queued) => {
                     let _ = timeout(rest + QUEUE_GRACE, queued.changed.as_mut()).await;
-                    if let Some(lease) = queued.locked_since(began) {
+                    if let Some(lease) = queued.locked_since(began, req.owner) {
                         return Ok(AcquireAttempt::Blocked(Acquired::Busy(lease)));
                     }
                     continue;
@@ -166,20 +174,20 @@ impl PostgresStore {
         }
     }
 
-    /// Reads the status of a record whose row an open transaction, most likely a joined completion
-    /// (CMP-7), has locked; `None` if the record counts as absent.
-    async fn status_of_locked(
+    /// Returns the status of another owner's record whose row an open transaction, most likely a
+    /// joined completion (CMP-7), has locked; `None` if the record counts as absent.
+    fn status_of_locked(
         &self,
         id: &Identity,
+        record: Record,
         req: &AcquireRequest,
-    ) -> Result<Option<Acquired>> {
-        let record = self.read_record(CallPriority::Normal, Statement::Read, id).await?;
-        Ok(match record {
-            Some(Record { token, holder, phase: RecordPhase::InProgress(None), .. }) => {
+    ) -> Option<Acquired> {
+        match record {
+            Record { token, holder, phase: RecordPhase::InProgress(None), .. } => {
                 Some(expired_but_locked(token, holder))
             }
-            record => self.acquired(id, record, req),
-        })
+            record => self.acquired(id, Some(record), req),
+        }
     }
 }
 

@@ -321,6 +321,27 @@ async fn sto_1_acq_8_acq_9_a_full_disk_is_full_and_replays() {
     execute(&store, &id(CANARY), "result").await;
 }
 
+/// Each time, the row changes between the read and the write of a repeated acquire. The holder gets
+/// an error, and does not find its own record busy.
+#[tokio::test]
+async fn acq_9_a_repeated_acquire_that_loses_each_race_fails() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    let (held, owner, name) = (id(CANARY), OwnerId::new(), &table.name);
+    let first = grant(&store, &held, owner).await;
+    let skip = format!(
+        "CREATE FUNCTION f_{name}() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN RETURN NULL; END $$; CREATE TRIGGER spoilt BEFORE UPDATE ON \"{name}\" \
+         FOR EACH ROW EXECUTE FUNCTION f_{name}()"
+    );
+    table.stranger().await.run(skip).await;
+    let error = store.acquire(&held, &request(owner)).await.expect_err("each is lost");
+    assert!(error.is_retryable() && error.to_string().contains("changed"), "{error}");
+    assert_masked(&error);
+    mend(&table).await;
+    assert_eq!(grant(&store, &held, owner).await.token, first.token);
+}
+
 #[tokio::test]
 async fn sto_5_with_too_few_connections_it_goes_on_with_those_it_has() {
     let table = Table::new().await;

@@ -21,9 +21,19 @@ const CALLERS: usize = 50;
 
 /// Creates a record whose lease has ended. Returns a transaction that has locked its row.
 async fn locked(table: &Table, store: &PostgresStore, key: &str) -> Stranger {
-    let brief = AcquireRequest::new(OwnerId::new(), Duration::from_millis(10), DAY);
+    expired(store, key, OwnerId::new()).await;
+    lock(table, key).await
+}
+
+/// Creates a record of `owner` whose lease has ended.
+async fn expired(store: &PostgresStore, key: &str, owner: OwnerId) {
+    let brief = AcquireRequest::new(owner, Duration::from_millis(10), DAY);
     assert!(matches!(store.acquire(&id(key), &brief).await, Ok(Acquired::Granted(_))));
     sleep(Duration::from_millis(20)).await;
+}
+
+/// Returns a transaction that has locked the record's row.
+async fn lock(table: &Table, key: &str) -> Stranger {
     let mut joined = table.stranger().await;
     let lock = format!("BEGIN; SELECT 1 FROM \"{}\" WHERE key={} FOR UPDATE", table.name, hex(key));
     joined.run(lock).await;
@@ -187,6 +197,59 @@ async fn cmp_7_a_row_held_by_an_open_transaction_is_in_flight() {
         joined.run("ROLLBACK").await;
         assert!(grant(&store, &id, OwnerId::new()).await.took_over);
     }
+}
+
+/// The answer to the holder's first acquire was lost. The repeated acquire never says that the key
+/// is in flight, whether the lease is live or has ended.
+#[tokio::test]
+async fn acq_9_a_repeated_acquire_of_a_locked_row_does_not_find_its_own_record_busy() {
+    let table = Table::new().await;
+    let config = table.config().with_call_timeout(Duration::from_secs(1));
+    let store = Arc::new(PostgresStore::connect(config).await.expect("connected"));
+    for (key, is_live) in [("live", true), ("ended", false)] {
+        let owner = OwnerId::new();
+        if is_live {
+            grant(&store, &id(key), owner).await;
+        } else {
+            expired(&store, key, owner).await;
+        }
+        let mut joined = lock(&table, key).await;
+        let error = store.acquire(&id(key), &request(owner)).await.expect_err("locked");
+        assert!(error.is_retryable() && error.to_string().contains("transaction"), "{error}");
+        // The transaction ends during the next acquire, after the time for which a caller waits
+        // that does not own the record.
+        let repeated = {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { store.acquire(&id(key), &request(owner)).await })
+        };
+        sleep(Duration::from_millis(500)).await;
+        joined.run("ROLLBACK").await;
+        let answer = repeated.await.expect("no panic");
+        assert!(matches!(answer, Ok(Acquired::Granted(_))), "{key}: {answer:?}");
+    }
+}
+
+/// The callers of a locked record share what one of them has read, but the holder does not take
+/// that for the lease of another caller.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_9_among_the_callers_of_a_locked_row_its_holder_does_not_find_it_busy() {
+    let table = Table::new().await;
+    let config = table.config().with_call_timeout(Duration::from_secs(1));
+    let store = Arc::new(PostgresStore::connect(config).await.expect("connected"));
+    let owner = OwnerId::new();
+    expired(&store, "hot", owner).await;
+    let mut joined = lock(&table, "hot").await;
+    let on = Arc::new(AtomicBool::new(true));
+    let (mut tasks, _) = callers(&store, "hot", &on);
+    sleep(Duration::from_millis(500)).await;
+    for round in 0..3 {
+        let answer = store.acquire(&id("hot"), &request(owner)).await;
+        assert!(answer.is_err(), "round {round}: {answer:?}");
+    }
+    tasks.shutdown().await;
+    joined.run("ROLLBACK").await;
+    let answer = store.acquire(&id("hot"), &request(owner)).await.expect("answered");
+    assert!(matches!(&answer, Acquired::Granted(grant) if !grant.took_over), "{answer:?}");
 }
 
 #[tokio::test]
