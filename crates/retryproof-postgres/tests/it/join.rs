@@ -28,6 +28,7 @@ use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_postgres::PgConnection;
 use tokio::time::Instant;
 
+use crate::round_trips::proxied;
 use crate::support::{Table, body, hex, postgres, request};
 
 const MS: Duration = Duration::from_millis(1);
@@ -217,6 +218,26 @@ async fn cmp_7_postgres_commits_record_and_writes_together_or_neither() {
     assert!(matches!(world.standing("f").await, Peeked::Absent), "the key is free");
     assert!(world.pay("f").await.unwrap().is_executed());
     assert_eq!((world.rows().await, world.ends()), (2, (2, 1, 0)));
+    world.end().await;
+}
+
+/// The server is so far away that the rollback takes half a second.
+#[tokio::test]
+async fn cmp_7_postgres_a_failed_call_has_rolled_back_when_it_returns() {
+    let world = world().await;
+    let (proxy, through) = proxied(&world.table.url).await;
+    let joined = world.engine.joined(pool(&through).await).unwrap();
+    let ledger = world.ledger();
+    let failed = joined
+        .execute(ctx("f"), async |tx: &mut Tx| {
+            write(tx, &ledger, "never").await;
+            proxy.delay(500 * MS);
+            Err::<String, _>("declined")
+        })
+        .await;
+    assert!(matches!(failed, Err(ExecuteError::Action("declined"))), "{failed:?}");
+    let locks = format!("SELECT count(*) FROM pg_locks WHERE relation='{ledger}'::regclass");
+    assert_eq!(world.table.stranger().await.number(locks).await, 0, "the transaction is open");
     world.end().await;
 }
 
