@@ -13,7 +13,7 @@ pub(crate) const NOT_FOUND: u8 = 1;
 /// uses the same code.
 pub(crate) const USAGE: u8 = 2;
 /// The store does not answer.
-const STORE_AWAY: u8 = 3;
+pub(crate) const STORE_AWAY: u8 = 3;
 /// The store refuses the operation, or the user does not confirm it.
 pub(crate) const REFUSED: u8 = 4;
 /// Any other failure.
@@ -26,6 +26,12 @@ pub(crate) const INTERRUPTED: u8 = 130;
 pub(crate) const RUN_FAILED: u8 = 125;
 /// `run`: another run still holds the key (`EX_TEMPFAIL`).
 pub(crate) const IN_FLIGHT: u8 = 75;
+
+/// Why there may be no record, and what to check.
+const WHY_ABSENT: &str = "it never existed, it expired, an operator released or forgot \
+     it, or its work ended without a result (for `run`: an exit code in `--retry-on`, or a command \
+     that could not be started); check the scope (`stats --by-scope` lists the scopes), and the \
+     table or prefix (`config show`)";
 
 /// Why a verb failed: an exit code, and a sentence for stderr.
 #[derive(Debug)]
@@ -46,11 +52,7 @@ impl VerbError {
     /// Creates the error for a record that does not exist. `hint` is appended to the sentence, and
     /// can be empty.
     pub(crate) fn not_found(identity: &str, hint: &str) -> Self {
-        let message = format!(
-            "there is no record of {identity}; it was released or forgotten, it expired, or it \
-             never existed{hint}"
-        );
-        Self::new(NOT_FOUND, message)
+        Self::new(NOT_FOUND, format!("there is no record of {identity}: {WHY_ABSENT}{hint}"))
     }
 
     pub(crate) fn other(message: impl Into<String>) -> Self {
@@ -92,7 +94,10 @@ impl From<Error> for VerbError {
             // The tables are newer than this program. The message already says to upgrade the
             // program.
             ErrorKind::Schema if error.to_string().contains("newer version of retryproof") => "",
-            ErrorKind::Schema => "; `retryproof migrate` creates or upgrades the tables",
+            ErrorKind::Schema => {
+                "; if a service uses this store, first check the URL and the table name with \
+                 `retryproof config show`; `retryproof migrate` creates or upgrades the tables"
+            }
             _ => "",
         };
         let cause = std::error::Error::source(&error)

@@ -51,6 +51,7 @@ fn main() -> ExitCode {
     match perform(&arguments) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
+            let error = with_store(error, &arguments);
             output::report(&error);
             #[cfg(unix)]
             if let Verb::Run(_) = arguments.verb {
@@ -74,6 +75,20 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint]));
     }
     error
+}
+
+/// If the store does not answer, adds its URL to the error, without the password (ID-4).
+fn with_store(error: VerbError, arguments: &CommandLine) -> VerbError {
+    if error.code != exit::STORE_AWAY {
+        return error;
+    }
+    let sources = Sources::load(arguments.store.as_deref(), arguments.config.as_deref());
+    match sources.ok().and_then(|sources| sources.config.store) {
+        Some(url) => {
+            error.because(&format!("the configured store is {}", settings::redacted(&url)))
+        }
+        None => error,
+    }
 }
 
 /// Whether the verb is `run`, whose usage errors have a separate exit code.

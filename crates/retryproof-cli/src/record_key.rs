@@ -38,10 +38,22 @@ pub(crate) fn identity(arguments: &RecordArguments) -> Result<Identity, VerbErro
     Ok(Identity::of(Scope::new(arguments.scope.as_str())?, key)?)
 }
 
-/// Returns the hint that ends the message about a missing record: how to name a key that was sent
-/// over HTTP. The hint is empty if the arguments already name the key in this way.
+/// Returns the 16 hex digits that `ls` and the logs show in place of a key, or `None` if the text is
+/// something else. A `#` can precede the digits.
+pub(crate) fn digits(text: &str) -> Option<&str> {
+    let digits = text.trim_start_matches('#');
+    let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
+    (digits.len() == 16 && digits.bytes().all(is_digit)).then_some(digits)
+}
+
+/// Returns the hint that ends the message about a missing record: how to pass the digits of a key,
+/// or how to name a key that was sent over HTTP. The hint is empty if the arguments already do so.
 pub(crate) fn hint(arguments: &RecordArguments) -> &'static str {
-    if arguments.digest || arguments.shared || arguments.caller.is_some() {
+    if arguments.digest {
+        ""
+    } else if digits(&arguments.key).is_some() {
+        "; if these are the digits of a key, as `ls` and the logs show them, add `--digest`"
+    } else if arguments.shared || arguments.caller.is_some() {
         ""
     } else {
         "; if the key was sent over HTTP, add `--caller CALLER` or `--shared`"

@@ -4,6 +4,8 @@
 use std::io;
 
 use retryproof::config::TTL_BOUNDS;
+use retryproof::observe::Loss;
+use retryproof::store::RecordState;
 use retryproof::{
     Acquisition, CompletionFailurePolicy, CompletionResult, HeldLease, IdempotencyConfig,
     IdempotencyContext, IdempotencyEngine, IdempotencyStore as _, Identity, InFlight, Opened,
@@ -23,6 +25,10 @@ mod command;
 mod pump;
 pub(crate) mod shim;
 mod signals;
+
+/// What may have happened if a heartbeat or a completion finds another owner, or no record.
+const TAKEN: &str = "the key was taken over, or an operator released or resolved it (`retryproof \
+     audit` lists the changes by operators)";
 
 /// An upper bound on the number of bytes that sealing adds to a result.
 const SEALING: usize = 128;
@@ -52,7 +58,10 @@ pub(crate) async fn run(
     let engine = IdempotencyEngine::builder(store).config(config).build()?;
     match engine.try_acquire(&context).await? {
         Acquisition::Granted(held) => execute(&engine, held, arguments, show_keys).await,
-        Acquisition::Complete(stored) => replay(&stored),
+        Acquisition::Complete(stored) => {
+            let id = engine.store().identify(context.identity().clone());
+            replay(&stored, &shown(&id, show_keys))
+        }
         Acquisition::InFlight(busy) => {
             let id = engine.store().identify(context.identity().clone());
             Err(in_flight(&engine, &id, show_keys, busy).await)
@@ -126,8 +135,9 @@ async fn execute(
             Err(VerbError::new(
                 exit::RUN_FAILED,
                 format!(
-                    "the lease of {name} was lost ({loss:?}), so the command was stopped; another \
-                     process may be running the command"
+                    "the lease of {name} was lost, so the command was stopped: {}; another process \
+                     may be running the command",
+                    cause(loss)
                 ),
             ))
         }
@@ -165,7 +175,7 @@ fn recorded(
             return Ok(code_as_u8(code));
         }
         CompletionResult::Unconfirmed(error) => error.to_string(),
-        _ => "another process took over the key".to_owned(),
+        _ => TAKEN.to_owned(),
     };
     let message = format!(
         "the command of {name} ended with exit code {code}, but its result was not recorded, so \
@@ -180,8 +190,17 @@ fn recorded(
     }
 }
 
-/// Writes the output of an earlier run, and returns its exit code.
-fn replay(stored: &StoredResult) -> Result<u8, VerbError> {
+/// Describes why a lease was lost.
+fn cause(loss: Loss) -> String {
+    match loss {
+        Loss::TakenOver => TAKEN.to_owned(),
+        Loss::Expired => "no heartbeat reached the store before the lease ended".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// Writes the output of an earlier run of `name`, and returns its exit code.
+fn replay(stored: &StoredResult, name: &str) -> Result<u8, VerbError> {
     match stored.open(None)? {
         Opened::Value(payload) if payload.codec() == recording::CODEC => {
             let recording = Recording::decode(&payload)?;
@@ -203,13 +222,17 @@ fn replay(stored: &StoredResult) -> Result<u8, VerbError> {
         }
         Opened::Tombstone(_) => Err(VerbError::new(
             exit::RUN_FAILED,
-            "the command was not run, because an earlier run did the work; the result of the \
-             earlier run was not kept",
+            format!(
+                "the command of {name} was not run, because an earlier run did the work; its result \
+                 was not kept, or an operator erased it (`retryproof get` shows the last change)"
+            ),
         )),
         _ => Err(VerbError::new(
             exit::RUN_FAILED,
-            "the command was not run, because the work is done already; `retryproof run` did not \
-             do it, so run `retryproof get --body` to see the result",
+            format!(
+                "the command of {name} was not run, because the work is done already; `retryproof \
+                 run` did not do it, so run `retryproof get --body` to see the result"
+            ),
         )),
     }
 }
@@ -233,6 +256,16 @@ async fn in_flight(
     // Look up the holder with a single call. If the call fails or finds no label, the message does
     // not name the holder.
     let record = engine.store().get(id).await.ok().flatten();
+    let live = record.as_ref().filter(|record| record.state == RecordState::InProgress);
+    let end = live.and_then(|record| record.remaining).map(spoken);
+    let advice = match end {
+        // Do not say when to try again: a live holder extends its lease until its work ends.
+        Some(left) => format!(
+            "its lease has {left} left, and a live holder extends it; wait longer with `--wait`, \
+             or try again later"
+        ),
+        None => format!("try again in {} s", busy.retry_after().as_secs()),
+    };
     let holder = record.and_then(|record| record.holder);
     let by = holder
         .as_ref()
@@ -241,11 +274,7 @@ async fn in_flight(
         .unwrap_or_default();
     VerbError::new(
         exit::IN_FLIGHT,
-        format!(
-            "{} is in progress{by}; try again in {} s",
-            shown(id, show_keys),
-            busy.retry_after().as_secs()
-        ),
+        format!("{} is in progress{by}; {advice}", shown(id, show_keys)),
     )
 }
 

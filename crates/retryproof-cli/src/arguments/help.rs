@@ -45,9 +45,12 @@ lease of 30 s, after 15 s. An empty list does not prove that all holders are ali
 records in progress, use `ls --state in-progress`. For the columns, see `retryproof ls --help`.
 
 By default, a holder is named HOST:PID. To see whether the holder is alive, look on that host:
-  TZ=UTC ps -o pid,lstart,args -p PID
-If the process is gone, or started after the grant, the holder is dead. In a container, HOST is the
-host name of the container: check whether that container still exists, and run `ps` inside it.";
+  TZ=UTC ps -o pid,stat,lstart,args -p PID
+If the process is gone, or started clearly after the grant, the holder is dead. If it exists but its
+lease is over, it is paused (STAT contains T) or cut off from the store: stop it before you change
+the record. If `retryproof run` was killed, processes that its command started may still be running.
+In a container, HOST is the host name of the container: check whether that container still exists,
+and run `ps` inside it.";
 
 pub(super) const STATS: &str = "\
 Totals (names in JSON have underscores):

@@ -303,11 +303,7 @@ fn word(forced: &Forced) -> &'static str {
 /// Returns the error for a record that does not exist. `hint` is appended to the sentence, and can
 /// be empty.
 fn absent(name: &str, hint: &str) -> VerbError {
-    let message = format!(
-        "there is no record of {name}, so nothing was changed; it was released or forgotten, it \
-         expired, or it never existed{hint}"
-    );
-    VerbError::new(exit::NOT_FOUND, message)
+    VerbError::not_found(name, hint).because("nothing was changed")
 }
 
 /// Returns the error for a record that was not changed, or `None` if the change was applied.
@@ -319,7 +315,10 @@ fn refusal(forced: &Forced, verb: &str, name: &str) -> Option<VerbError> {
             let holder = lease.holder.as_ref().and_then(|note| note.label()).unwrap_or("unknown");
             let advice = match verb {
                 "forget" | "erase" => "there is no result yet: wait until the work ends",
-                _ => "`release` and `resolve` end a live lease only with `--even-if-live`",
+                _ => {
+                    "stop the holder, and wait until its lease has ended; `release` and `resolve` \
+                     end a live lease only with `--even-if-live`"
+                }
             };
             format!(
                 "{name} has a live lease (holder: {}, {} left), so nothing was changed; {advice}",
@@ -328,8 +327,9 @@ fn refusal(forced: &Forced, verb: &str, name: &str) -> Option<VerbError> {
             )
         }
         Forced::Unfinished => format!(
-            "{name} has no result, so nothing was changed; `release` and `resolve` change a record \
-             in progress"
+            "{name} has no result, so nothing was changed, and its lease is over: usually, leave \
+             it, because the next call takes over; `release` and `resolve` change a record in \
+             progress"
         ),
         Forced::Finished if verb == "resolve" => format!(
             "{name} is complete with another result, so nothing was changed: its former holder \
@@ -341,8 +341,8 @@ fn refusal(forced: &Forced, verb: &str, name: &str) -> Option<VerbError> {
              record"
         ),
         Forced::AnotherToken(token) => format!(
-            "{name} has the token {token} now, so nothing was changed: the key was granted again, \
-             or the given token is wrong; look at the record with `get`"
+            "nothing was changed: {name} was granted again, or the given token is wrong; look at \
+             the record with `get` before you use its token, {token}"
         ),
     };
     Some(VerbError::new(exit::REFUSED, message))
@@ -362,13 +362,14 @@ mod tests {
         let live = || Forced::Live(LiveLease::new(Duration::from_secs(9), FencingToken::new(7)));
         for (forced, verb, code, text) in [
             (live(), "release", 4, "live lease (holder: unknown, 9 s left)"),
+            (live(), "release", 4, "stop the holder, and wait until its lease has ended"),
             (live(), "resolve", 4, "only with `--even-if-live`"),
             (live(), "forget", 4, "nothing was changed; there is no result yet: wait until"),
-            (Forced::Unfinished, "forget", 4, "has no result"),
+            (Forced::Unfinished, "forget", 4, "usually, leave it, because the next"),
             (Forced::Finished, "release", 4, "`forget` and `erase` change"),
             (Forced::Finished, "resolve", 4, "complete with another result"),
-            (Forced::AnotherToken(FencingToken::new(8)), "erase", 4, "the token 8 now"),
-            (Forced::Absent, "forget", 1, "there is no record of pay#00"),
+            (Forced::AnotherToken(FencingToken::new(8)), "erase", 4, "use its token, 8"),
+            (Forced::Absent, "forget", 1, "there is no record of pay#00: it"),
         ] {
             let error = refusal(&forced, verb, "pay#00").expect("a refusal");
             assert_eq!(error.code, code, "{error}");

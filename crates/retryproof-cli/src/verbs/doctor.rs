@@ -10,6 +10,7 @@ use retryproof::store::{Severity, StoreFinding};
 use retryproof::{IdempotencyConfig, IdempotencyStore as _, Identity, connect_with, diagnose_with};
 use serde_json::json;
 
+use super::store::place;
 use crate::exit::{self, VerbError};
 use crate::output::{Printer, harmless, remark, write_out};
 
@@ -22,7 +23,7 @@ const LOOKS: usize = 10;
 /// Prints the findings about the store, the most serious ones first.
 pub(crate) async fn doctor(config: &IdempotencyConfig, print: &Printer) -> Result<u8, VerbError> {
     config.validate()?;
-    remark("examining the server, its settings and the tables");
+    remark(format_args!("examining {}", place(config)));
     let mut findings = diagnose_with(config).await?;
     match opened(&findings, config).await {
         Ok(found) => findings.extend(found),

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use retryproof::store::{HolderNote, Peeked, RecordState, RecordSummary};
+use retryproof::store::{AuditEntry, HolderNote, Peeked, RecordState, RecordSummary};
 use retryproof::{
-    ErrorKind, IdempotencyConfig, IdempotencyStore as _, Identity, SharedStore, connect_with,
+    ErrorKind, FencingToken, IdempotencyConfig, IdempotencyStore as _, Identity, SharedStore,
+    connect_with,
 };
 use serde_json::{Value, json};
 
@@ -70,7 +71,7 @@ pub(crate) async fn get(
     match change {
         Ok(change) => {
             value["last_change"] = change.as_ref().map_or(Value::Null, change_as_json);
-            rows.extend(change.map(|change| ("changed by", in_words(&change))));
+            rows.extend(change.map(|change| ("changed by", changed_by(&change, record.token))));
         }
         Err(error) => {
             rows.push(("changed by", format!("unknown: {}", VerbError::from(error))));
@@ -81,6 +82,14 @@ pub(crate) async fn get(
         write_out(format!("\n{}\n", found.text).as_bytes())?;
     }
     Ok(exit::OK)
+}
+
+/// Describes the last change by an operator. The change may be older than the grant with this token.
+fn changed_by(change: &AuditEntry, granted: FencingToken) -> String {
+    match &change.record {
+        Some((_, token)) if *token < granted => format!("before this grant: {}", in_words(change)),
+        _ => in_words(change),
+    }
 }
 
 /// Returns the exit code or the HTTP status of the stored result with its label, if the result has
@@ -220,7 +229,7 @@ pub(super) fn as_json(
 mod tests {
     use super::*;
 
-    use retryproof::{FencingToken, OwnerId};
+    use retryproof::OwnerId;
 
     fn record(state: RecordState, left: Option<u64>, holder: Option<HolderNote>) -> RecordSummary {
         let left = left.map(Duration::from_secs);

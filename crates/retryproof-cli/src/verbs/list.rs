@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `ls`, `stuck` and `stats --by-scope`: verbs that read records page by page (OPS-1, OPS-2).
 
+use std::cell::Cell;
 use std::collections::HashSet;
 
 use retryproof::store::{RecordFilter, RecordState, ScannedRecord, ScopeStats};
@@ -11,7 +12,7 @@ use super::get::{as_json, holder};
 use super::scan::{PAGE, Scan};
 use crate::arguments::{ListArguments, ListedState, ScanArguments};
 use crate::exit::{self, VerbError};
-use crate::output::Printer;
+use crate::output::{Printer, remark};
 use crate::time::{millis, now_millis, spoken};
 
 /// Lists records that a filter selects.
@@ -56,12 +57,27 @@ pub(crate) async fn stuck(
 ) -> Result<u8, VerbError> {
     let scope = arguments.scope.clone().map(Scope::new).transpose()?;
     let store = connect_with(config).await?;
+    // On Redis, a scan can return a record twice, and it is then counted twice.
+    let in_progress = Cell::new(0_u64);
     let selects = |record: &ScannedRecord| {
-        scope.as_ref().is_none_or(|scope| scope == record.id.scope()) && record.summary.is_stuck()
+        if scope.as_ref().is_some_and(|scope| scope != record.id.scope()) {
+            return false;
+        }
+        if record.summary.state == RecordState::InProgress {
+            in_progress.set(in_progress.get() + 1);
+        }
+        record.summary.is_stuck()
     };
     let mut scan = Scan::new(&store, arguments.after.clone());
     let found = found(&mut scan, usize::MAX, selects).await;
     print_found(&found, &scan, show_keys, *print)?;
+    if found.records.is_empty() && found.end.is_ok() {
+        remark(format_args!(
+            "no stuck keys; records in progress: {} (a dead holder is listed only after half of \
+             its lease)",
+            in_progress.get()
+        ));
+    }
     found.end.map(|()| exit::OK)
 }
 

@@ -6,7 +6,7 @@ use retryproof::{Identity, Scope, SharedStore};
 use super::scan::{PAGE, Scan};
 use crate::arguments::RecordArguments;
 use crate::exit::VerbError;
-use crate::record_key::identity;
+use crate::record_key::{digits, identity};
 
 /// Returns the identity of the record that the arguments name. The identity is printed as in the
 /// logs (ID-5). With `--digest`, reads records until it finds one with this digest.
@@ -17,13 +17,11 @@ pub(super) async fn located(
     if !arguments.digest {
         return Ok(store.identify(identity(arguments)?));
     }
-    let digits = arguments.key.trim_start_matches('#');
-    let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
-    if digits.len() != 16 || !digits.bytes().all(is_digit) {
+    let Some(digits) = digits(&arguments.key) else {
         return Err(VerbError::usage(
             "with `--digest`, the key is the 16 hex digits that `ls` and the logs show",
         ));
-    }
+    };
     let name = format!("{}#{digits}", Scope::new(arguments.scope.as_str())?);
     let mut scan = Scan::new(store, None);
     loop {

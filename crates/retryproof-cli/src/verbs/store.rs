@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `stats`, `purge` and `migrate`: verbs about a whole store.
 
+use std::borrow::Cow;
+
 use retryproof::{
     IdempotencyConfig, IdempotencyEngine, IdempotencyStore as _, IdentitySecret, connect_with,
 };
@@ -8,6 +10,7 @@ use serde_json::json;
 
 use crate::exit::{self, VerbError};
 use crate::output::{Printer, remark, write_out};
+use crate::settings::redacted;
 
 /// Prints how many records the store has.
 pub(crate) async fn stats(config: &IdempotencyConfig, print: &Printer) -> Result<u8, VerbError> {
@@ -133,18 +136,55 @@ fn schema(config: &IdempotencyConfig) -> Result<Option<String>, VerbError> {
     }
 }
 
-/// Returns the name of the table: `setting`, else the option `table` of the URL, else the default
-/// of all stores.
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
-fn table<'a>(url: &'a str, setting: Option<&'a str>) -> std::borrow::Cow<'a, str> {
-    let options = url.split_once('?').map_or("", |(_, options)| options);
-    let option = options.split('&').find_map(|option| option.strip_prefix("table="));
-    setting.or(option).unwrap_or("retryproof_records").into()
+/// Returns the URL of the configured store without secrets (ID-4), and the name of its table, or
+/// its prefix.
+pub(super) fn place(config: &IdempotencyConfig) -> String {
+    let url = config.store.as_deref().unwrap_or_default();
+    let shown = redacted(url);
+    let table_of =
+        |setting: &Option<String>| format!("{shown} (table: {})", table(url, setting.as_deref()));
+    match url.split_once(':').map_or("", |(scheme, _)| scheme) {
+        "sqlite" => table_of(&config.sqlite.table_name),
+        "postgres" | "postgresql" => table_of(&config.postgres.table_name),
+        "mysql" | "mariadb" => table_of(&config.mysql.table_name),
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => {
+            let prefix = named(url, "prefix=", config.redis.prefix.as_deref());
+            format!("{shown} (prefix: {})", prefix.unwrap_or("retryproof"))
+        }
+        _ => shown,
+    }
 }
 
-#[cfg(all(test, feature = "sqlite"))]
+/// Returns the name of the table: `setting`, else the option `table` of the URL, else the default
+/// of all stores.
+fn table<'a>(url: &'a str, setting: Option<&'a str>) -> Cow<'a, str> {
+    named(url, "table=", setting).unwrap_or("retryproof_records").into()
+}
+
+/// Returns `setting`, else the value of the URL's option, whose name ends with `=`.
+fn named<'a>(url: &'a str, option: &str, setting: Option<&'a str>) -> Option<&'a str> {
+    let options = url.split_once('?').map_or("", |(_, options)| options);
+    setting.or_else(|| options.split('&').find_map(|given| given.strip_prefix(option)))
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn id_4_the_examined_place_has_a_name_and_no_password() {
+        let place = |url: &str| {
+            let mut config = IdempotencyConfig::default();
+            config.store = Some(url.to_owned());
+            place(&config)
+        };
+        assert_eq!(place("memory:"), "memory:");
+        assert_eq!(place("sqlite:a.db"), "sqlite:a.db (table: retryproof_records)");
+        assert_eq!(place("redis://:canary@h/1"), "redis://(hidden)@h/1 (prefix: retryproof)");
+        assert_eq!(place("redis://h?prefix=pay"), "redis://h?(hidden) (prefix: pay)");
+        let shown = place("postgres://u:canary@h/d?table=t&sslmode=require");
+        assert_eq!(shown, "postgres://(hidden)@h/d?(hidden) (table: t)");
+    }
 
     #[test]
     fn a_setting_or_the_url_may_name_the_table() {

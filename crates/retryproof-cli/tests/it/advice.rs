@@ -130,6 +130,78 @@ fn http_16_a_missing_record_says_how_to_name_a_key_that_was_sent_over_http() {
 }
 
 #[test]
+fn ops_1_a_missing_record_says_where_to_look() {
+    let place = Place::sqlite();
+    let forget = ["forget", "work", "k", "--token", "1", "--reason", "a test", "--yes"];
+    for arguments in [&["get", "work", "k"][..], &forget] {
+        let said = err(&place.retryproof(arguments).output().unwrap());
+        for part in ["an exit code in `--retry-on`", "`stats --by-scope`", "prefix (`config show`)"]
+        {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    // Digits that were passed as a key are not found without `--digest`.
+    for key in ["#df8e31284b727053", "df8e31284b727053"] {
+        let said = err(&place.retryproof(["get", "work", key]).output().unwrap());
+        assert!(said.contains("digits of a key, as `ls` and the logs show them, add `--digest`"));
+    }
+    let said = err(&place.retryproof(["get", "work", "df8e31284b72705"]).output().unwrap());
+    assert!(!said.contains("--digest"), "{said}");
+}
+
+#[test]
+fn ops_2_an_empty_list_of_stuck_keys_says_how_many_are_in_progress() {
+    let place = Place::sqlite();
+    let (run, _) = running(&place, "PT1M");
+    for (arguments, count) in [(&["stuck"][..], 1), (&["stuck", "--scope", "other"], 0)] {
+        let output = place.retryproof(arguments).output().unwrap();
+        let said = err(&output);
+        let text = format!("no stuck keys; records in progress: {count} (");
+        assert!(code(&output) == 0 && said.contains(&text), "{said}");
+    }
+    killed(run);
+    let place = Place::sqlite();
+    abandoned(&place);
+    let listed = place.retryproof(["stuck"]).output().unwrap();
+    assert_eq!(err(&listed), "", "{}", out(&listed));
+}
+
+#[test]
+fn ops_4_a_run_says_that_an_operator_may_have_released_its_key() {
+    let place = Place::sqlite();
+    let (mut run, token) = running(&place, "PT1S");
+    let _open = run.stdin.take(); // otherwise, the command ends at once
+    let release = ["release", "work", "k", "--token", &token, "--even-if-live"];
+    assert_eq!(change(&place, &release).0, 0);
+    let ended = run.wait_with_output().unwrap();
+    assert_eq!(code(&ended), 125, "{}", err(&ended));
+    assert!(err(&ended).contains("or an operator released or resolved it"), "{}", err(&ended));
+}
+
+#[test]
+fn id_4_a_store_that_does_not_answer_is_named_without_its_password() {
+    // Nothing listens on the port of a listener that was closed.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    for (scheme, database) in [("postgres", "/d"), ("mysql", "/d"), ("redis", "")] {
+        let url = format!("{scheme}://u:canary@{address}{database}");
+        let named = format!("the configured store is {scheme}://(hidden)@{address}{database}\n");
+        for (verb, expected) in [("get", 3), ("run", 125)] {
+            let mut command = bare();
+            command.env("IDEMPOTENCY_STORE", &url).args([verb, "work", "k"]);
+            if verb == "run" {
+                command.args(["--", "true"]);
+            }
+            let output = command.output().unwrap();
+            let said = err(&output);
+            assert_eq!(code(&output), expected, "{said}");
+            assert!(said.ends_with(&named) && !said.contains("canary"), "{said}");
+        }
+    }
+}
+
+#[test]
 fn ops_4_a_release_after_the_lease_is_not_needed_and_hides_the_takeover() {
     let place = Place::sqlite();
     let token = abandoned(&place);
@@ -226,5 +298,5 @@ fn ops_8_the_counts_of_all_verbs_agree() {
         assert!(shown.contains(column) && help("top").contains(column), "{column}: {shown}");
     }
     assert!(help("stuck").contains("only when more than half of the lease has passed"));
-    assert!(help("stuck").contains("ps -o pid,lstart,args -p PID"));
+    assert!(help("stuck").contains("ps -o pid,stat,lstart,args -p PID"));
 }

@@ -164,6 +164,7 @@ fn get_names_the_last_change(place: &Place) {
     assert!(!err(&missing).contains("canary"), "{}", err(&missing));
     let token = completed(place, "canary");
     assert_eq!(last()["verb"], "forget");
+    assert!(shown().contains("before this grant: alice (forget), "), "{}", shown());
 
     // An outcome that was never written is unknown.
     changed("erase", &token, 0);

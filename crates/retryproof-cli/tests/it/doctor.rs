@@ -57,6 +57,8 @@ fn ops_5_a_healthy_store_has_notes_only() {
     let shown = doctor(&place);
     assert!(out(&shown).starts_with("note     latency\n  10 reads took "), "{}", out(&shown));
     assert!(err(&shown).contains("errors: 0, warnings: 0, notes: 3"), "{}", err(&shown));
+    let examined = format!("retryproof: examining {} (table: retryproof_records)\n", place.url);
+    assert!(err(&shown).starts_with(&examined), "{}", err(&shown));
     let lines = place.retryproof(["doctor", "--output", "jsonl"]).output().expect("it runs");
     assert_eq!(out(&lines).lines().count(), 3);
 

@@ -87,6 +87,7 @@ fn run_4_a_command_killed_by_a_signal_keeps_its_key_until_the_lease_is_over() {
     let early = place.run(&options, script).output().unwrap();
     assert_eq!(code(&early), 75);
     assert!(err(&early).contains("is in progress (holder: \""), "{}", err(&early));
+    assert!(err(&early).contains("left, and a live holder extends it; wait"), "{}", err(&early));
     let late = place.run(&["--lease", "PT3S", "--wait", "PT1M"], script).output().unwrap();
     assert_eq!((code(&late), out(&late)), (0, "recovered\n".to_owned()));
     assert_eq!(place.read("attempts"), "first\ntakeover\n");
@@ -121,7 +122,9 @@ fn run_2_a_lost_lease_stops_the_command_and_records_nothing() {
     assert_eq!(changed, 1);
     let output = wrapper.wait_with_output().unwrap();
     assert_eq!(code(&output), 125, "{}", err(&output));
-    assert!(err(&output).contains("was lost (TakenOver)"), "{}", err(&output));
+    let why = "was lost, so the command was stopped: the key was taken over, or an operator \
+               released or resolved it (`retryproof audit`";
+    assert!(err(&output).contains(why), "{}", err(&output));
     assert_eq!(place.read("stopped"), "stopped\n");
     assert!(!is_alive(&pid));
     let state: i64 =

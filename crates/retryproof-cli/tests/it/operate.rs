@@ -45,7 +45,7 @@ pub(crate) fn records_are_listed_and_changed(place: &Place) {
     let (live, said) = change(place, &["release", "work", "k", "--token", &token]);
     assert!(live == 4 && said.contains("live lease (holder: "), "{live}: {said}");
     let (other, said) = change(place, &["release", "work", "k", "--token", "1", "--even-if-live"]);
-    assert!(other == 4 && said.contains(&format!("the token {token} now")), "{other}: {said}");
+    assert!(other == 4 && said.contains(&format!("use its token, {token}")), "{other}: {said}");
     let (unfinished, said) = change(place, &["erase", "work", "k", "--token", &token]);
     assert_eq!(unfinished, 4, "{said}");
     let listed = json(place, &["ls", "--scope", "work", "--state", "in-progress", "--show-keys"]);
@@ -142,7 +142,7 @@ fn ops_3_a_repeated_forget_or_erase_spares_the_next_result() {
     // If the answer to a forget is lost, the repeated command finds no record.
     assert_eq!(done("forget", &first).0, 0);
     let (absent, _, said) = done("forget", &first);
-    assert!(absent == 1 && said.contains("released or forgotten"), "{absent}: {said}");
+    assert!(absent == 1 && said.contains("released or forgot it"), "{absent}: {said}");
 
     // If the work has run again since, its result is not the one that the operator saw.
     let second = completed(&place);
