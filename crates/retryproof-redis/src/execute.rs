@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::config::RedisConfig;
 use crate::connection::{Purpose, Request};
 use crate::error::{Failure, Recovery};
+use crate::identities::MarkKeeper;
 use crate::pool::primary::PrimaryLocator;
 use crate::pool::{OpenConnection, SharedConnection};
 use crate::statement::{ScriptCall, Scripts, config_get, wait};
@@ -23,6 +24,8 @@ pub(crate) struct Executor {
     /// The connection for calls that wait for replicas. On this connection, each call waits for the
     /// calls before it.
     calls_with_wait: Option<SharedConnection>,
+    /// `None` for plain identities, and until [`keep_mark`](Self::keep_mark).
+    mark_keeper: Option<MarkKeeper>,
 }
 
 impl Executor {
@@ -33,7 +36,13 @@ impl Executor {
         calls.open().await?;
         let waits = locator.config().wait_replicas.is_some();
         let calls_with_wait = waits.then(|| shared(Purpose::CallsWithWait));
-        Ok(Self { locator: Arc::clone(locator), calls, calls_with_wait })
+        Ok(Self { locator: Arc::clone(locator), calls, calls_with_wait, mark_keeper: None })
+    }
+
+    /// From now on, writes the mark of hashed identities again if the server loses it (ID-5). The
+    /// mark must have been checked.
+    pub(crate) fn keep_mark(&mut self) {
+        self.mark_keeper = MarkKeeper::of(self.config());
     }
 
     pub(crate) fn config(&self) -> &RedisConfig {
@@ -155,6 +164,12 @@ impl Executor {
             Some(open) => open,
             None => within(deadline, shared.acquire()).await??,
         };
+        if let Some(write) = self.mark_keeper.as_ref().and_then(MarkKeeper::due) {
+            // The call does not wait for this command. If the command fails, the next one is sent
+            // after the interval.
+            let open = Arc::clone(&open);
+            tokio::spawn(async move { open.connection.send(Request::One(&write)).await.map(drop) });
+        }
         let mut retried = false;
         loop {
             let exchange = self.exchange(&open, request);

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The key `PREFIX:identity`, which stores whether the records have hashed identities (ID-5):
-//! [`RedisConfig::migrate`] writes the key, and connecting checks it.
+//! [`RedisConfig::migrate`] writes the key, connecting checks it, and a store with hashed
+//! identities writes it again if the server has lost it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use redis::Value;
+use parking_lot::Mutex;
+use redis::{Cmd, Value};
 use retryproof_core::store::StoreFinding;
-use retryproof_core::{IdentitySecret, Result};
+use retryproof_core::{Error, ErrorKind, IdentitySecret, Result};
 use retryproof_store_kit::{other_identities, unreadable};
+use tokio::time::Instant;
 
 use crate::config::RedisConfig;
 use crate::connection::Request;
@@ -19,6 +23,39 @@ use crate::statement::{get, scan, set_if_absent};
 
 /// How many keys the server examines in one step of the search for plain records.
 const SCAN_COUNT: usize = 1_000;
+/// How often a store with hashed identities writes the mark, if the store is in use.
+const MARK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Writes the mark of hashed identities from time to time, unless the server still has the key. The
+/// server can lose the key while a store is connected: an `allkeys-` policy evicts it, and a
+/// failover can forget it. Without the key, a program without the secret would not be refused.
+#[derive(Debug)]
+pub(crate) struct MarkKeeper {
+    key: Vec<u8>,
+    mark: i64,
+    due: Mutex<Instant>,
+}
+
+impl MarkKeeper {
+    /// Creates the keeper of a store that has found its own mark on the server; `None` for plain
+    /// identities.
+    pub(crate) fn of(config: &RedisConfig) -> Option<Self> {
+        let mark = config.identity_secret.as_ref()?.mark();
+        let due = Mutex::new(Instant::now() + MARK_INTERVAL);
+        Some(Self { key: key(&config.prefix), mark, due })
+    }
+
+    /// Returns the command to send, once in each interval.
+    pub(crate) fn due(&self) -> Option<Cmd> {
+        let now = Instant::now();
+        let mut due = self.due.lock();
+        if now < *due {
+            return None;
+        }
+        *due = now + MARK_INTERVAL;
+        Some(set_if_absent(&self.key, self.mark))
+    }
+}
 
 impl RedisConfig {
     /// Stores whether the prefix has plain or hashed identities (ID-5). Only hashed identities need
@@ -55,7 +92,19 @@ impl RedisConfig {
 /// Fails if the records were set up with a secret other than the configured secret.
 pub(crate) async fn check(executor: &Executor) -> Result<()> {
     let mark = recorded(executor).await?;
-    IdentitySecret::check(executor.config().identity_secret.as_ref(), mark)
+    check_mark(executor.config().identity_secret.as_ref(), mark)
+}
+
+fn check_mark(secret: Option<&IdentitySecret>, recorded: Option<i64>) -> Result<()> {
+    match (secret, recorded) {
+        (Some(_), None) => Err(Error::new(
+            ErrorKind::Config,
+            "the store was set up without an identity secret, or the server has evicted or lost \
+             the key `PREFIX:identity`; run `retryproof migrate` with this program's \
+             `identity-secret`, which changes nothing if the store has plain keys",
+        )),
+        (secret, recorded) => IdentitySecret::check(secret, recorded),
+    }
 }
 
 /// Returns a finding if the records were set up with a secret other than `secret` (OPS-5). `answer`
@@ -66,7 +115,18 @@ pub(crate) fn finding(answer: Value, secret: Option<&IdentitySecret>) -> Option<
         // the server refuses to answer.
         return None;
     }
-    other_identities(mark(answer).and_then(|mark| IdentitySecret::check(secret, mark)))
+    match mark(answer) {
+        Ok(None) if secret.is_some() => {
+            let error = check_mark(secret, None).err()?;
+            Some(StoreFinding::error(
+                "identities",
+                format!("The store does not open with this configuration ({error})."),
+                "Run `retryproof migrate` with this `identity-secret`. Also set `maxmemory-policy \
+                 noeviction`, so that the server does not evict the key again.",
+            ))
+        }
+        recorded => other_identities(recorded.and_then(|mark| check_mark(secret, mark))),
+    }
 }
 
 /// Returns the key of the mark. No record has this key, because a brace follows the colon in a

@@ -61,8 +61,9 @@ impl RedisStore {
     async fn try_connect(config: RedisConfig) -> Result<Self> {
         let configured = config.max_value;
         let locator = Arc::new(PrimaryLocator::new(config)?);
-        let executor = Executor::connect(&locator).await?;
+        let mut executor = Executor::connect(&locator).await?;
         identities::check(&executor).await?;
+        executor.keep_mark();
         let waiters = Waiters::new(Arc::clone(&locator));
         let watchers = SentinelWatchers::start(&locator);
         warn_of_eviction(&executor).await;

@@ -106,9 +106,18 @@ async fn ops_5_id_5_another_identity_secret_is_named() {
         assert_eq!(found[0].severity, Severity::Error);
         assert!(found[0].problem.contains(text), "{found:#?}");
     }
-    for config in [plain, hashed.with_identity_secret(secret("a"))] {
-        assert_eq!(findings(&config).await, []);
+    let hashed = hashed.with_identity_secret(secret("a"));
+    for config in [&plain, &hashed] {
+        assert_eq!(findings(config).await, []);
     }
+    // The server has evicted the mark.
+    server.tell("DEL hashed:identity").await;
+    let found = findings(&hashed).await;
+    assert_eq!((ids(&found), found[0].severity), (vec!["identities"], Severity::Error));
+    assert!(found[0].problem.contains("evicted"), "{found:#?}");
+    assert!(found[0].advice.contains("noeviction"), "{found:#?}");
+    hashed.migrate().await.expect("migrated");
+    assert_eq!(findings(&hashed).await, []);
 }
 
 #[tokio::test]

@@ -12,14 +12,14 @@ use redis::aio::MultiplexedConnection;
 use retryproof_core::observe::Loss;
 use retryproof_core::store::{Severity, SharedStore};
 use retryproof_core::{
-    Acquisition, Attempt, ErrorKind, ExecuteError, IdempotencyContext, IdempotencyEngine, Lease,
-    Outcome, Recorded,
+    Acquisition, Attempt, ErrorKind, ExecuteError, IdempotencyContext, IdempotencyEngine,
+    IdempotencyStore as _, IdentitySecret, Lease, Outcome, Recorded,
 };
 use retryproof_redis::{RedisConfig, RedisStore};
 use tokio::sync::Notify;
 
 use crate::support::server::Server;
-use crate::support::{ask, config, id, key_of, own_prefix};
+use crate::support::{ask, config, id, is, key_of, own_prefix, refused};
 
 const LEASE: Duration = Duration::from_secs(2);
 /// The time limit of a wait. Every successful wait is shorter.
@@ -229,4 +229,38 @@ async fn sto_3_cmp_6_the_work_of_evicted_keys_runs_again_and_no_other() {
         assert!(evicted > 0);
         assert_eq!(runs.load(Ordering::SeqCst), KEYS + evicted, "{policy}");
     }
+}
+
+/// Without the mark, a program without the secret is not refused. So a store that is in use writes
+/// the mark again.
+#[tokio::test]
+async fn id_5_a_mark_that_the_server_evicted_is_written_again() {
+    let secret = |letter: &str| IdentitySecret::new(letter.repeat(32)).expect("32 bytes");
+    let server = Server::start("").await;
+    let plain = config(&server.url()).with_prefix("p");
+    let hashed = plain.clone().with_identity_secret(secret("a"));
+    hashed.migrate().await.expect("migrated");
+    let store = SharedStore::from(RedisStore::connect(hashed.clone()).await.expect("connected"));
+    let mut stranger = server.stranger().await;
+    evict(&mut stranger, "allkeys-lru", "p:identity").await;
+    server.tell("CONFIG SET maxmemory 0").await;
+
+    // The server cannot show whether the store was ever set up, so a connect does not write.
+    is(&refused(hashed.clone()).await, ErrorKind::Config, "evicted");
+    assert_eq!(ask::<i64>(&mut stranger, "EXISTS p:identity").await, 0);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    tokio::time::resume();
+    drop(store.peek(&id("k")).await.expect("answered"));
+    let mut stranger = server.stranger().await;
+    let written = async {
+        while ask::<i64>(&mut stranger, "EXISTS p:identity").await == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, written).await.expect("the store writes the mark");
+    is(&refused(plain.clone()).await, ErrorKind::Config, "no identity secret");
+    let other = plain.with_identity_secret(secret("b"));
+    is(&refused(other).await, ErrorKind::Config, "another identity secret");
+    RedisStore::connect(hashed).await.expect("connected");
 }
