@@ -172,7 +172,8 @@ fn of_done(done: &Done, now: Now) -> Described {
         done.value_len(),
         done.has_fingerprint(),
     )
-    .with_grant(None, Some(done.takeovers()), done.note());
+    .with_grant(None, Some(done.takeovers()), done.note())
+    .with_end(now.nanos.checked_sub(done.expires()).map(Duration::from_nanos));
     Described { owner: done.owner(), takeovers: done.takeovers(), summary }
 }
 
@@ -186,6 +187,7 @@ fn of_busy(busy: &Busy, now: Now) -> Described {
         0,
         busy.has_fingerprint,
     )
-    .with_grant(Some(ago), Some(busy.takeovers()), busy.note());
+    .with_grant(Some(ago), Some(busy.takeovers()), busy.note())
+    .with_end(left.is_zero().then(|| now.at.saturating_duration_since(busy.expires)));
     Described { owner: busy.owner, takeovers: busy.takeovers(), summary }
 }

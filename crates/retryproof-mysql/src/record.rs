@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, LiveLease, RecordState, RecordSummary};
 use retryproof_core::{Result, StoredResult};
-use retryproof_store_kit::{Record, RecordPhase, unreadable};
+use retryproof_store_kit::{Record, RecordPhase, time_left, time_since_end, unreadable};
 use sqlx_core::row::Row as _;
 use sqlx_mysql::MySqlRow;
 
@@ -78,7 +78,9 @@ pub(crate) fn read_summary(row: &MySqlRow) -> Result<Option<RecordSummary>> {
     // stepped back (ACQ-10).
     let now = u64::try_from(integer(row, 2, "now")?).unwrap_or(0);
     let granted_ago = Duration::from_micros(now.saturating_sub(token.get()));
-    let summary = RecordSummary::new(state, token, left, value_bytes, fingerprint.is_some());
+    let summary =
+        RecordSummary::new(state, token, time_left(left), value_bytes, fingerprint.is_some())
+            .with_end(time_since_end(left));
     Ok(Some(summary.with_grant(Some(granted_ago), Some(takeovers), holder)))
 }
 

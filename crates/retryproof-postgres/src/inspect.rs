@@ -11,13 +11,15 @@ use retryproof_core::store::{
 };
 use retryproof_core::{Error, Identity, OwnerId, Result, Tombstone};
 use retryproof_store_kit::{
-    CallPriority, Record, ScanRows, changed_meanwhile, too_large, unreadable,
+    CallPriority, Record, ScanRows, changed_meanwhile, time_since_end, too_large, unreadable,
 };
 use sqlx_postgres::PgRow;
 use tokio::time::Instant;
 
 use crate::error::Failure;
-use crate::record::{COMPLETE, IN_PROGRESS, KEPT, NO_OWNER, column, holder, remaining, token};
+use crate::record::{
+    COMPLETE, IN_PROGRESS, KEPT, NO_OWNER, column, holder, micros_left, remaining, token,
+};
 use crate::statement::Statement;
 use crate::store::{FIRST_BUCKET, PostgresStore};
 use crate::waiters::Waiters;
@@ -170,5 +172,6 @@ fn summary(row: &PgRow) -> Result<Option<RecordSummary>> {
     let granted_ago = u64::try_from(column::<i64>(row, 8, "token")?).unwrap_or(0);
     let granted_ago = Duration::from_micros(granted_ago);
     let summary = RecordSummary::new(state, token, remaining(row)?, bytes, column(row, 5, "fp")?);
+    let summary = summary.with_end(time_since_end(micros_left(row)?));
     Ok(Some(summary.with_grant(Some(granted_ago), u16::try_from(takeovers).ok(), holder)))
 }

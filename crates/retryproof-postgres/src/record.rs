@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use retryproof_core::store::HolderNote;
 use retryproof_core::{FencingToken, Fingerprint, OwnerId, Result, StoredResult};
-use retryproof_store_kit::{Record, RecordPhase, unreadable};
+use retryproof_store_kit::{Record, RecordPhase, time_left, unreadable};
 use sqlx_core::row::Row as _;
 use sqlx_core::value::ValueRef as _;
 use sqlx_postgres::PgRow;
@@ -113,8 +113,12 @@ pub(crate) fn token(row: &PgRow) -> Result<FencingToken> {
 
 /// Returns the time left in the lease or the ttl; `None` if no time is left.
 pub(crate) fn remaining(row: &PgRow) -> Result<Option<Duration>> {
-    let remaining: i64 = column(row, 3, "expires_at")?;
-    Ok(u64::try_from(remaining).ok().filter(|&us| us > 0).map(Duration::from_micros))
+    micros_left(row).map(time_left)
+}
+
+/// Reads the microseconds left in the lease or the ttl; not positive if it has ended.
+pub(crate) fn micros_left(row: &PgRow) -> Result<i64> {
+    column(row, 3, "expires_at")
 }
 
 /// Reads the stored value without decoding it; `None` if the statement does not return the value.

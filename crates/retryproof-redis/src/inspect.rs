@@ -217,13 +217,17 @@ fn described(pttl: i64, length: i64, head: &[u8], now: u64) -> Result<Option<Rec
         HeaderPhase::Complete => RecordState::Complete,
     };
     let length = usize::try_from(length).unwrap_or(0);
+    // The record outlives its lease by the grace.
+    let ended_ago = u64::try_from(pttl).ok().and_then(|left| header.grace.checked_sub(left));
+    let ended_ago = ended_ago.map(Duration::from_millis);
     let summary = RecordSummary::new(
         state,
         header.token,
         header.remaining(pttl),
         length.saturating_sub(header.value_at()),
         header.has_fingerprint(),
-    );
+    )
+    .with_end(ended_ago);
     let granted_ago = header.granted_ago(now);
     Ok(Some(summary.with_grant(Some(granted_ago), Some(header.takeovers), header.holder(head))))
 }

@@ -66,7 +66,7 @@ pub(crate) struct Header {
     pub(crate) token: FencingToken,
     pub(crate) takeovers: u16,
     note: usize,
-    grace: u64,
+    pub(crate) grace: u64,
     fingerprint: usize,
 }
 

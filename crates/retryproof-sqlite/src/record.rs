@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use retryproof_core::store::{HolderNote, RecordState, RecordSummary};
 use retryproof_core::{Blob, FencingToken, Fingerprint, Identity, OwnerId, Result, StoredResult};
-use retryproof_store_kit::{Record, RecordPhase, unreadable};
+use retryproof_store_kit::{Record, RecordPhase, time_left, time_since_end, unreadable};
 use rusqlite::types::ValueRef;
 use rusqlite::{Row, Statement};
 
@@ -71,6 +71,7 @@ pub(crate) fn summary(row: &Row<'_>, now: i64) -> Result<Option<RecordSummary>> 
     // A token is the time of its grant, unless the clock has stepped back (ACQ-10).
     let granted_ago = u64::try_from(now).unwrap_or(0).saturating_sub(token.get());
     let summary = RecordSummary::new(state, token, remaining(row, now)?, bytes, has_fingerprint);
+    let summary = summary.with_end(time_since_end(micros_left(row, now)?));
     Ok(Some(summary.with_grant(
         Some(Duration::from_micros(granted_ago)),
         Some(takeovers(row)?),
@@ -94,8 +95,12 @@ fn token(row: &Row<'_>) -> Result<FencingToken> {
 
 /// Returns the time left in the lease or the ttl; `None` if no time is left.
 fn remaining(row: &Row<'_>, now: i64) -> Result<Option<Duration>> {
-    let remaining = integer(row, 3, "expires_at")?.saturating_sub(now);
-    Ok(u64::try_from(remaining).ok().filter(|&us| us > 0).map(Duration::from_micros))
+    micros_left(row, now).map(time_left)
+}
+
+/// Returns the microseconds left in the lease or the ttl; not positive if it has ended.
+fn micros_left(row: &Row<'_>, now: i64) -> Result<i64> {
+    Ok(integer(row, 3, "expires_at")?.saturating_sub(now))
 }
 
 /// Returns the count of takeovers; 0 for `Peek`, which does not read the count.

@@ -21,7 +21,7 @@ pub use diagnose::{clock_skew, lacks_privileges, other_identities, unpurged};
 pub use errors::{changed_meanwhile, too_large, unreadable, while_running};
 pub use page::ScanRows;
 pub use priority::CallPriority;
-pub use record::{Record, RecordPhase};
+pub use record::{Record, RecordPhase, time_left, time_since_end};
 pub use schema::{MetaRows, Schema, TableVersions, table_name};
 pub use wait::{jitter, wait_for_change};
 pub use waiters::{Subscription, WaiterRegistry};

@@ -43,6 +43,20 @@ pub enum RecordPhase {
     Released,
 }
 
+/// Returns the time left in a lease or a ttl that has this many microseconds left; `None` if it has
+/// ended.
+#[must_use]
+pub fn time_left(micros_left: i64) -> Option<Duration> {
+    u64::try_from(micros_left).ok().filter(|&us| us > 0).map(Duration::from_micros)
+}
+
+/// Returns the time since the end of a lease or a ttl that has this many microseconds left; `None`
+/// if it has not ended.
+#[must_use]
+pub fn time_since_end(micros_left: i64) -> Option<Duration> {
+    (micros_left <= 0).then(|| Duration::from_micros(micros_left.unsigned_abs()))
+}
+
 impl Record {
     /// Returns the answer to a peek that finds this row, or no row.
     pub fn peeked(found: Option<Self>) -> Peeked {

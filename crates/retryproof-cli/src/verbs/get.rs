@@ -144,6 +144,9 @@ fn rows(
         let lease = lease.map(|lease| format!(", lease: {}", spoken(lease))).unwrap_or_default();
         rows.push(("last beat", format!("{}{lease}", ago(last_beat))));
     }
+    if let (true, Some(ended)) = (in_progress, record.ended_ago) {
+        rows.push(("lease ended", ago(ended)));
+    }
     rows.push(match (in_progress, record.remaining) {
         (true, Some(left)) => {
             let (left, end) = (spoken(left), end(left));
@@ -211,6 +214,8 @@ pub(super) fn as_json(
         "is_over": record.remaining.is_none(),
         "expires_in_ms": record.remaining.map(millis),
         "expires_at_ms": record.remaining.map(|left| after(now, left)),
+        "ended_ago_ms": record.ended_ago.map(millis),
+        "ended_at_ms": record.ended_ago.map(|ago| before(now, ago)),
         "granted_ago_ms": record.granted_ago.map(millis),
         "granted_at_ms": record.granted_ago.map(|ago| before(now, ago)),
         "lease_ms": lease.map(millis),
@@ -268,6 +273,24 @@ mod tests {
         assert_eq!(value["holder"], "pod-a:17");
         assert!(!value.to_string().contains("canary"));
         assert_eq!(as_json(&live, &id, true, 0)["key"], "canary");
+    }
+
+    #[test]
+    fn rec_2_an_ended_lease_shows_its_last_beat_and_its_end() {
+        let note = HolderNote::new(OwnerId::new(), Duration::from_secs(30), None, "pod-a:17");
+        let over = record(RecordState::InProgress, None, Some(note))
+            .with_end(Some(Duration::from_secs(5)));
+        let shown = text(&over);
+        let lines = "last beat: 35 s ago (2025-11-23 00:24:25 UTC), lease: 30 s\n\
+                     lease ended: 5 s ago (2025-11-23 00:24:55 UTC)\n\
+                     free: now (the next call takes over)\n";
+        assert!(shown.contains(lines), "{shown}");
+        let id = Identity::of("payments", "k").unwrap();
+        let value = as_json(&over, &id, false, 60_000);
+        assert_eq!(
+            (&value["ended_ago_ms"], &value["ended_at_ms"]),
+            (&5_000.into(), &55_000.into())
+        );
     }
 
     #[test]

@@ -211,7 +211,10 @@ fn row(record: &ScannedRecord, show_keys: bool) -> [String; 7] {
         (RecordState::InProgress, Some(left)) => {
             ("in progress", format!("free in {}", spoken(left)))
         }
-        (RecordState::InProgress, None) => ("lease over", "the next call takes over".to_owned()),
+        (RecordState::InProgress, None) => {
+            let ended = summary.ended_ago.map(|ago| format!(" (lease ended {} ago)", spoken(ago)));
+            ("lease over", format!("the next call takes over{}", ended.unwrap_or_default()))
+        }
         (RecordState::Complete, Some(left)) => ("complete", format!("kept for {}", spoken(left))),
         (RecordState::Complete, None) => {
             ("expired", "the next call runs the work again".to_owned())

@@ -110,6 +110,29 @@ fn ops_1_get_shows_when_it_happened() {
     }
 }
 
+/// Checks that an ended lease shows when it ended, and when the last heartbeat was.
+pub(crate) fn an_ended_lease_shows_its_end(place: &Place) {
+    let start = now_ms();
+    abandoned(place);
+    for got in [json(place, &["get", "work", "k"]), json(place, &["stuck"])[0].clone()] {
+        let time = |name: &str| got[name].as_u64().unwrap_or_else(|| panic!("{name}: {got}"));
+        let (beat, ended) = (time("last_beat_at_ms"), time("ended_at_ms"));
+        assert!(start <= beat && beat + 1_000 == ended && ended <= now_ms(), "{start}: {got}");
+        assert_eq!(time("last_beat_ago_ms"), time("ended_ago_ms") + 1_000);
+    }
+    let text = table(place, &["get", "work", "k"]);
+    for name in ["last beat", "lease ended"] {
+        assert!(line(&text, name).iter().any(|word| word.starts_with("UTC")), "{text}");
+    }
+    let text = table(place, &["stuck"]);
+    assert!(text.contains("the next call takes over (lease ended "), "{text}");
+}
+
+#[test]
+fn rec_2_an_ended_lease_shows_its_end_in_a_file() {
+    an_ended_lease_shows_its_end(&Place::sqlite());
+}
+
 #[test]
 fn http_16_a_missing_record_says_how_to_name_a_key_that_was_sent_over_http() {
     let place = Place::sqlite();

@@ -3,6 +3,7 @@
 
 use retryproof::OwnerId;
 
+use crate::advice::an_ended_lease_shows_its_end;
 use crate::bad_input::a_key_of_another_type_is_refused;
 use crate::hashed::hashed_records_are_found_and_changed;
 use crate::kills::one_run_at_a_time;
@@ -70,6 +71,13 @@ pub(crate) fn hashed_on_servers() -> [Place; 3] {
 fn id_5_hashed_records_are_found_and_changed_on_every_server() {
     for place in hashed_on_servers() {
         hashed_records_are_found_and_changed(&place);
+    }
+}
+
+#[test]
+fn rec_2_an_ended_lease_shows_its_end_on_every_server() {
+    for place in [postgres(), mariadb(), redis()] {
+        an_ended_lease_shows_its_end(&place);
     }
 }
 

@@ -83,6 +83,9 @@ pub struct RecordSummary {
     pub takeovers: Option<u16>,
     /// The note about the holder that was granted the lease last (REC-2).
     pub holder: Option<HolderNote>,
+    /// The time since the lease, or the ttl of a complete record, ended, by the store's clock;
+    /// `None` if it has not ended, or if the store cannot determine its end.
+    pub ended_ago: Option<Duration>,
 }
 
 impl RecordSummary {
@@ -104,7 +107,27 @@ impl RecordSummary {
             granted_ago: None,
             takeovers: None,
             holder: None,
+            ended_ago: None,
         }
+    }
+
+    /// Adds the time since the lease or the ttl ended.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use retryproof_core::FencingToken;
+    /// use retryproof_core::store::{RecordState, RecordSummary};
+    ///
+    /// # let token = FencingToken::new(7);
+    /// let ended = Some(Duration::from_secs(252));
+    /// let summary =
+    ///     RecordSummary::new(RecordState::InProgress, token, None, 0, false).with_end(ended);
+    /// assert_eq!(summary.ended_ago, ended);
+    /// ```
+    #[must_use]
+    pub fn with_end(mut self, ended_ago: Option<Duration>) -> Self {
+        self.ended_ago = ended_ago;
+        self
     }
 
     /// Adds what the store has recorded about the last grant: its age, the takeovers so far, and
@@ -121,13 +144,16 @@ impl RecordSummary {
     }
 
     /// Returns the time since the last heartbeat, or since the grant if there was no heartbeat;
-    /// `None` if the record is complete, its lease is over, or the length of its lease is unknown.
+    /// `None` if the record is complete, or if the length or the end of its lease is unknown.
     #[must_use]
     pub fn last_beat_ago(&self) -> Option<Duration> {
-        let left = self.remaining.filter(|_| self.state == RecordState::InProgress)?;
-        // Each heartbeat renews the lease to its full length. The part of the lease that has passed
-        // is therefore the time since the last heartbeat.
-        Some(self.lease()?.saturating_sub(left))
+        let lease = self.lease().filter(|_| self.state == RecordState::InProgress)?;
+        // Each heartbeat renews the lease to its full length. The time since the last heartbeat is
+        // therefore the part of the lease that has passed, and the time since the lease ended.
+        match self.remaining {
+            Some(left) => Some(lease.saturating_sub(left)),
+            None => Some(lease.saturating_add(self.ended_ago?)),
+        }
     }
 
     /// Whether a record in progress lacks heartbeats: its lease is over, or less than half of the
@@ -240,7 +266,10 @@ mod tests {
         let running = RecordState::InProgress;
         assert_eq!(ago(running, Some(12), Some(30)), Some(Duration::from_secs(18)));
         assert_eq!(ago(running, Some(40), Some(30)), Some(Duration::ZERO));
-        assert_eq!(ago(running, None, Some(30)), None);
+        assert_eq!(ago(running, None, Some(30)), None, "the end of the lease is unknown");
+        let ended = |state| record(state, None, Some(30)).with_end(Some(Duration::from_secs(12)));
+        assert_eq!(ended(running).last_beat_ago(), Some(Duration::from_secs(42)));
+        assert_eq!(ended(RecordState::Complete).last_beat_ago(), None);
         assert_eq!(ago(running, Some(12), None), None);
         assert_eq!(ago(RecordState::Complete, Some(12), Some(30)), None);
     }

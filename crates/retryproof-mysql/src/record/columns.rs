@@ -3,11 +3,10 @@
 
 use std::str::Split;
 use std::sync::Arc;
-use std::time::Duration;
 
 use retryproof_core::store::HolderNote;
 use retryproof_core::{Blob, FencingToken, Fingerprint, OwnerId, Result, StoredResult};
-use retryproof_store_kit::{Record, RecordPhase, unreadable};
+use retryproof_store_kit::{Record, RecordPhase, time_left, unreadable};
 
 /// The `state` of a record whose holder is running or has died.
 pub(super) const IN_PROGRESS: i64 = 0;
@@ -28,6 +27,7 @@ pub(crate) fn decode<'r>(
     let mut head = Head::of(first)?;
     let state = head.number("state")?;
     let (token, takeovers, left) = head.grant()?;
+    let left = time_left(left);
     let (fingerprint, holder) = if value.is_some() { head.details()? } else { (None, None) };
     let fingerprint = fingerprint_of(fingerprint)?;
     let phase = match (state, left, value) {
@@ -68,14 +68,13 @@ impl<'r> Head<'r> {
         digits.ok_or_else(|| unreadable(field))
     }
 
-    /// Reads the token, the number of takeovers, and the time left in the lease or the ttl. The
-    /// time is `None` if the lease or the ttl has ended.
-    pub(super) fn grant(&mut self) -> Result<(FencingToken, u16, Option<Duration>)> {
+    /// Reads the token, the number of takeovers, and the microseconds left in the lease or the ttl,
+    /// which are not positive if it has ended.
+    pub(super) fn grant(&mut self) -> Result<(FencingToken, u16, i64)> {
         let token = u64::try_from(self.number("token")?).map_err(|_| unreadable("token"))?;
         let takeovers = u16::try_from(self.number("takeovers")?);
         let takeovers = takeovers.map_err(|_| unreadable("takeovers"))?;
-        let left = u64::try_from(self.number("expires_at")?).ok().filter(|&us| us > 0);
-        Ok((FencingToken::new(token), takeovers, left.map(Duration::from_micros)))
+        Ok((FencingToken::new(token), takeovers, self.number("expires_at")?))
     }
 
     /// Reads the bytes of the fingerprint, and the holder note. Ignores a note that belongs to an
