@@ -18,7 +18,7 @@ use crate::connection::{Connection, Request};
 use crate::error::Failure;
 use crate::pool::primary::PrimaryLocator;
 use crate::statement::{Scripts, config_get_all, get, rights};
-use crate::{identities, record};
+use crate::{identities, identity_mark, record};
 
 /// The time limit for all checks together.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -72,7 +72,7 @@ impl RedisConfig {
                 "Correct the number in the URL, or give the user the right `+select`.",
             ));
         } else {
-            let mark = ask(&connection, &get(&identities::key(&self.prefix))).await?;
+            let mark = ask(&connection, &get(&identity_mark::key(&self.prefix))).await?;
             findings.extend(identities::finding(mark, self.identity_secret.as_ref()));
         }
         check_server(&connection, &mut findings).await?;

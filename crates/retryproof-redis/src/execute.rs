@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::config::RedisConfig;
 use crate::connection::{Purpose, Request};
 use crate::error::{Failure, Recovery};
-use crate::identities::MarkKeeper;
+use crate::identity_mark::MarkKeeper;
 use crate::pool::primary::PrimaryLocator;
 use crate::pool::{OpenConnection, SharedConnection};
 use crate::statement::{ScriptCall, Scripts, config_get, wait};

@@ -1,61 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The key `PREFIX:identity`, which stores whether the records have hashed identities (ID-5):
-//! [`RedisConfig::migrate`] writes the key, connecting checks it, and a store with hashed
-//! identities writes it again if the server has lost it.
+//! [`RedisConfig::migrate`] writes the key, and connecting checks it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use parking_lot::Mutex;
-use redis::{Cmd, Value};
+use redis::Value;
 use retryproof_core::store::StoreFinding;
 use retryproof_core::{Error, ErrorKind, IdentitySecret, Result};
 use retryproof_store_kit::{other_identities, unreadable};
-use tokio::time::Instant;
 
 use crate::config::RedisConfig;
 use crate::connection::Request;
 use crate::error::Failure;
 use crate::execute::{Executor, unexpected_answer};
+use crate::identity_mark::key;
 use crate::pool::primary::PrimaryLocator;
 use crate::record::identity;
 use crate::statement::{get, scan, set_if_absent};
 
 /// How many keys the server examines in one step of the search for plain records.
 const SCAN_COUNT: usize = 1_000;
-/// How often a store with hashed identities writes the mark, if the store is in use.
-const MARK_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Writes the mark of hashed identities from time to time, unless the server still has the key. The
-/// server can lose the key while a store is connected: an `allkeys-` policy evicts it, and a
-/// failover can forget it. Without the key, a program without the secret would not be refused.
-#[derive(Debug)]
-pub(crate) struct MarkKeeper {
-    key: Vec<u8>,
-    mark: i64,
-    due: Mutex<Instant>,
-}
-
-impl MarkKeeper {
-    /// Creates the keeper of a store that has found its own mark on the server; `None` for plain
-    /// identities.
-    pub(crate) fn of(config: &RedisConfig) -> Option<Self> {
-        let mark = config.identity_secret.as_ref()?.mark();
-        let due = Mutex::new(Instant::now() + MARK_INTERVAL);
-        Some(Self { key: key(&config.prefix), mark, due })
-    }
-
-    /// Returns the command to send, once in each interval.
-    pub(crate) fn due(&self) -> Option<Cmd> {
-        let now = Instant::now();
-        let mut due = self.due.lock();
-        if now < *due {
-            return None;
-        }
-        *due = now + MARK_INTERVAL;
-        Some(set_if_absent(&self.key, self.mark))
-    }
-}
 
 impl RedisConfig {
     /// Stores whether the prefix has plain or hashed identities (ID-5). Only hashed identities need
@@ -127,12 +91,6 @@ pub(crate) fn finding(answer: Value, secret: Option<&IdentitySecret>) -> Option<
         }
         recorded => other_identities(recorded.and_then(|mark| check_mark(secret, mark))),
     }
-}
-
-/// Returns the key of the mark. No record has this key, because a brace follows the colon in a
-/// record's key.
-pub(crate) fn key(prefix: &str) -> Vec<u8> {
-    format!("{prefix}:identity").into_bytes()
 }
 
 async fn recorded(executor: &Executor) -> Result<Option<i64>> {

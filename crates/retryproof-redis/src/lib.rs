@@ -8,6 +8,7 @@ mod diagnose;
 mod error;
 mod execute;
 mod identities;
+mod identity_mark;
 mod inspect;
 mod pool;
 mod record;
