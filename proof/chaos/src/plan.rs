@@ -10,7 +10,7 @@ usage: chaos [options]
        chaos sealed [--store NAME]: what a dump and the files show of sealed answers
        chaos power [--losses N] [--synchronous full|normal] [--swallow all|folders]: what a SQLite file
                    keeps when the power fails; swallowed syncs must be noticed
-       chaos full [--store sqlite|postgres]: what happens on a full disk
+       chaos full [--store sqlite|postgres|mariadb]: what happens on a full disk
        chaos jumps [--store NAME]: what happens when the wall clock of a store jumps
   --store NAME|URL    sqlite (default), postgres, mariadb, redis, sentinel: a server of its own, which it may kill;
                       memory: one worker, which is not killed; or the URL of a server that runs

@@ -27,3 +27,9 @@ fn sto_1_cmp_3_run_1_postgres_survives_a_full_disk() {
     let said = met("postgres");
     assert!(said.contains("a new key: Full"), "{said}");
 }
+
+#[test]
+fn sto_1_cmp_3_run_1_mariadb_survives_a_full_disk() {
+    let said = met("mariadb");
+    assert!(said.contains("a new key: Full"), "{said}");
+}
