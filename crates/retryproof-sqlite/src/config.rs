@@ -63,14 +63,25 @@ impl SqliteConfig {
     /// `synchronous=full|normal` can follow a `?`, joined by `&`.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for another scheme, a missing file name, `:memory:` (each connection
-    /// would have its own database), an unknown parameter or an invalid table name.
+    /// [`ErrorKind::Config`] for another scheme, a user or a password before a host (as in the URL
+    /// of a server), a missing file name, `:memory:` (each connection would have its own database),
+    /// an unknown parameter or an invalid table name.
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         let rest = url
             .strip_prefix("sqlite:")
             .ok_or_else(|| refuse("invalid URL of a SQLite store; expected `sqlite:FILE`"))?;
-        let rest = rest.strip_prefix("//").unwrap_or(rest);
+        let rest = if let Some(rest) = rest.strip_prefix("//") {
+            // Taken for a path, a password would be shown in messages (ID-4).
+            if rest.split(['/', '?']).next().is_some_and(|host| host.contains('@')) {
+                return Err(refuse(
+                    "the URL of a SQLite store has no user, password or host; write `sqlite:FILE`",
+                ));
+            }
+            rest
+        } else {
+            rest
+        };
         let (file, query) = rest.split_once('?').unwrap_or((rest, ""));
         if file.is_empty() {
             return Err(refuse("the URL of a SQLite store has no file name; write `sqlite:FILE`"));
@@ -219,6 +230,8 @@ mod tests {
         assert_eq!(path("sqlite:a b.db").unwrap(), Path::new("a b.db"));
         assert_eq!(path("sqlite:/var/a.db").unwrap(), Path::new("/var/a.db"));
         assert_eq!(path("sqlite:///var/a.db").unwrap(), Path::new("/var/a.db"));
+        assert_eq!(path("sqlite:///var/a@b.db").unwrap(), Path::new("/var/a@b.db"));
+        assert_eq!(path("sqlite:a@b.db").unwrap(), Path::new("a@b.db"));
         let config = SqliteConfig::from_url("sqlite:a.db?table=t&synchronous=normal").unwrap();
         assert_eq!((config.table.as_str(), config.synchronous), ("t", Synchronous::Normal));
         for bad in [
@@ -231,6 +244,15 @@ mod tests {
             "sqlite:a?synchronous=off",
         ] {
             assert_eq!(path(bad).unwrap_err().kind(), ErrorKind::Config, "{bad}");
+        }
+    }
+
+    #[test]
+    fn id_4_a_password_in_a_url_is_refused_and_not_shown() {
+        for url in ["sqlite://:canary@", "sqlite://u:canary@h/a.db", "sqlite://canary@h?table=t"] {
+            let error = SqliteConfig::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config, "{url}");
+            assert!(!format!("{error} {error:?}").contains("canary"), "{error:?}");
         }
     }
 }
