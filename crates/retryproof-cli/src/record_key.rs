@@ -38,8 +38,8 @@ pub(crate) fn identity(arguments: &RecordArguments) -> Result<Identity, VerbErro
     Ok(Identity::of(Scope::new(arguments.scope.as_str())?, key)?)
 }
 
-/// Returns the 16 hex digits that `ls` and the logs show in place of a key, or `None` if the text is
-/// something else. A `#` can precede the digits.
+/// Returns the 16 hex digits that `ls` and the logs show in place of a key, or `None` if the text
+/// is something else. A `#` can precede the digits.
 pub(crate) fn digits(text: &str) -> Option<&str> {
     let digits = text.trim_start_matches('#');
     let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');

@@ -249,8 +249,8 @@ pub struct Event {
     /// Fault: by how much it moved the clock that decides expiry, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_us: Option<i64>,
-    /// Fault: its name. Dump: the number of the value's bytes. Failed calls: the error. Acquire: how it was sent.
-    /// Proc: the number of threads.
+    /// Fault: its name. Dump: the number of the value's bytes. Failed calls: the error. Acquire: how
+    /// it was sent. Proc: the number of threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }

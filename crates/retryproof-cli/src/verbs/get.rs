@@ -84,7 +84,8 @@ pub(crate) async fn get(
     Ok(exit::OK)
 }
 
-/// Describes the last change by an operator. The change may be older than the grant with this token.
+/// Describes the last change by an operator. The change may be older than the grant with the token
+/// `granted`.
 fn changed_by(change: &AuditEntry, granted: FencingToken) -> String {
     match &change.record {
         Some((_, token)) if *token < granted => format!("before this grant: {}", in_words(change)),

@@ -117,8 +117,8 @@ impl RecordLimits {
         self.state.lock().locked.has(hash, Instant::now())
     }
 
-    /// Wakes a record's queued acquires after a read, which started at `began`, has found the record
-    /// locked. The read returned the `lease` of `owner`.
+    /// Wakes a record's queued acquires after a read has found the record locked. The read started
+    /// at `began`, and returned the `lease` of `owner`.
     pub(crate) fn publish_locked(
         &self,
         hash: u64,
@@ -160,7 +160,8 @@ impl AcquirePermit<'_> {
 
 impl QueuedAcquire<'_> {
     /// Returns the holder's lease if a read that began at `since` or later found the record locked.
-    /// Returns `None` to the holder itself, `caller`, which does not wait for its own lease (ACQ-9).
+    /// Returns `None` if `caller` is the holder itself, which does not wait for its own lease
+    /// (ACQ-9).
     pub(crate) fn locked_since(&self, since: Instant, caller: OwnerId) -> Option<LiveLease> {
         let state = self.limits.state.lock();
         let read = state.records.get(&self.hash)?.found_locked.as_ref()?;

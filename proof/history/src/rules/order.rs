@@ -181,8 +181,8 @@ impl<'s> Puzzle<'s> {
         let mut stretched = vec![(u64::MAX, 0); owners.len() + 1];
         maybe.retain(|placed| {
             let extend = placed.op.fun == Fun::Extend;
-            // An extension without an answer needs no place in the order: it can only have changed the
-            // end of the lease, at any time after it was sent.
+            // An extension without an answer needs no place in the order: it can only have changed
+            // the end of the lease, at any time after it was sent.
             if extend && let Some(first) = stretched.get_mut(usize::from(placed.owner.0)) {
                 *first = (placed.op.invoke, placed.op.lease).min(*first);
             }
