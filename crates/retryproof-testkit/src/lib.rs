@@ -14,11 +14,15 @@ mod keys;
 mod ledger;
 mod model;
 mod operation;
+#[cfg(any(feature = "broker", all(feature = "standby", unix)))]
+mod process;
 mod random;
 mod record;
 mod runs_once;
 mod script;
 mod slow;
+#[cfg(all(feature = "standby", unix))]
+pub mod standby;
 mod subject;
 mod values;
 #[cfg(feature = "wire")]

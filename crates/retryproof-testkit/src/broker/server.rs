@@ -7,10 +7,9 @@
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use crate::folder::Folder;
+use crate::process::{free_port, tail, tied};
 
 /// How long a start may take. A busy machine can make the start slow, but a broker that needs more
 /// time than this counts as stuck.
@@ -258,33 +258,6 @@ fn listed(node: &Path, queue: &str) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Wraps a command so that its process dies when the thread that starts it ends, for example
-/// because this process was killed. Without `setpriv`, the command stays unchanged.
-fn tied(command: &[String]) -> Vec<String> {
-    const SETPRIV: &str = "/usr/bin/setpriv";
-    let mut words = Vec::new();
-    if Path::new(SETPRIV).exists() {
-        words.extend([SETPRIV, "--pdeathsig", "KILL", "--"].map(String::from));
-    }
-    words.extend_from_slice(command);
-    words
-}
-
-/// Returns a free port below the range from which the system assigns ports, so the port is still
-/// free when a server restarts.
-fn free_port() -> u16 {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    loop {
-        // Let concurrent test processes begin at different ports. Otherwise, one process could take
-        // a port as soon as another process has released it.
-        let step = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize * 97;
-        let port = 10_000 + u16::try_from(step % 9_000).unwrap_or_default();
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
-    }
-}
-
 /// Creates a temporary folder that contains a folder for the data.
 fn folder() -> io::Result<Folder> {
     let folder = Folder::new("server")?;
@@ -311,11 +284,4 @@ fn program(name: &str) -> io::Result<String> {
             "{name} is not installed; run `cargo xtask services up nats rabbitmq`"
         ))
     })
-}
-
-/// Returns the last eight lines of a log, joined into one line.
-fn tail(log: &Path) -> String {
-    let text = fs::read_to_string(log).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(8)..].join(" | ")
 }
