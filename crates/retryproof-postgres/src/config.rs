@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`PostgresConfig`]: the server, the table and the number of connections.
 
+pub(crate) mod hosts;
+
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use retryproof_core::config::{CONNECTION_BOUNDS, Pooler};
@@ -39,18 +40,27 @@ const DRIVER_PARAMETERS: [&str; 17] = [
 /// Where the store gets the options of its connections.
 #[derive(Clone)]
 pub(crate) enum Source {
-    Options(Box<PgConnectOptions>),
+    /// The options of each host.
+    Hosts(Vec<PgConnectOptions>),
     /// The store reads the pool's options again for each new connection, so a password that the
     /// application changes in the pool takes effect.
     Pool(PgPool),
 }
 
 impl Source {
-    /// Returns the options for a new connection. The options keep the driver from logging
-    /// statements: behind a pooler, the statements contain keys (ID-4).
-    pub(crate) fn options(&self) -> PgConnectOptions {
+    /// Returns the number of hosts.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::Hosts(hosts) => hosts.len(),
+            Self::Pool(_) => 1,
+        }
+    }
+
+    /// Returns the options for a new connection to a host, by its number. The options keep the
+    /// driver from logging statements: behind a pooler, the statements contain keys (ID-4).
+    pub(crate) fn options(&self, host: usize) -> PgConnectOptions {
         let options = match self {
-            Self::Options(options) => (**options).clone(),
+            Self::Hosts(hosts) => hosts.get(host).cloned().unwrap_or_default(),
             Self::Pool(pool) => (*pool.connect_options()).clone(),
         };
         let named = options.get_application_name().is_some();
@@ -61,6 +71,11 @@ impl Source {
             // no floats, so it does not need the parameter.
             .extra_float_digits(None);
         if named { options } else { options.application_name("retryproof") }
+    }
+
+    /// Returns the address of each host, without user and password (ID-4).
+    pub(crate) fn nodes(&self) -> Vec<String> {
+        (0..self.count()).map(|host| hosts::node(&self.options(host))).collect()
     }
 }
 
@@ -96,7 +111,36 @@ impl PostgresConfig {
     /// Creates the default configuration for the server and database in `options`.
     #[must_use]
     pub fn new(options: PgConnectOptions) -> Self {
-        Self::of(Source::Options(Box::new(options)))
+        Self::of(Source::Hosts(vec![options]))
+    }
+
+    /// Creates the default configuration for several hosts, of which one is the primary and the
+    /// others are its standbys. The store finds out which host is the primary, and follows a
+    /// failover (STO-7).
+    ///
+    /// ```
+    /// use retryproof_postgres::{PgConnectOptions, PostgresConfig};
+    ///
+    /// # fn main() -> retryproof_core::Result<()> {
+    /// let options = PgConnectOptions::new_without_pgpass().database("shop");
+    /// let hosts = ["db1.internal", "db2.internal"].map(|host| options.clone().host(host));
+    /// let config = PostgresConfig::from_hosts(hosts)?;
+    /// # let _ = config;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if there is no host.
+    pub fn from_hosts(hosts: impl IntoIterator<Item = PgConnectOptions>) -> Result<Self> {
+        let hosts: Vec<_> = hosts.into_iter().collect();
+        if hosts.is_empty() {
+            return Err(Error::new(
+                ErrorKind::Config,
+                "the configuration of a PostgreSQL store needs at least one host",
+            ));
+        }
+        Ok(Self::of(Source::Hosts(hosts)))
     }
 
     /// Uses the server and database of the application's `sqlx::PgPool`. The store opens separate
@@ -126,6 +170,11 @@ impl PostgresConfig {
     /// the store's: `table=NAME`, `max-connections=N`, `pooler=session|transaction`. Settings that
     /// the URL omits come from the environment (`PGHOST`, `PGUSER`, `PGPASSWORD`, …).
     ///
+    /// A URL with several hosts, `postgres://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE`, names a
+    /// primary and its standbys in any order (STO-7). The parameter `port` is then the port of the
+    /// hosts that name none. `target_session_attrs` may be `read-write` or `primary`, which changes
+    /// nothing: the store never uses a standby.
+    ///
     /// # Errors
     /// [`ErrorKind::Config`] for a different URL scheme, an unknown parameter (the message names
     /// the parameter, but not its value), or a value out of range. No message contains the URL
@@ -135,7 +184,8 @@ impl PostgresConfig {
         if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
             return Err(refuse(
                 "invalid URL for a PostgreSQL store; expected \
-                 `postgres://USER:PASSWORD@HOST:PORT/DATABASE`",
+                 `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or several hosts: \
+                 `postgres://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE`",
             ));
         }
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
@@ -143,7 +193,9 @@ impl PostgresConfig {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
-                "table" | "max-connections" | "pooler" => ours.push((name, value)),
+                "table" | "max-connections" | "pooler" | "target_session_attrs" => {
+                    ours.push((name, value));
+                }
                 _ if DRIVER_PARAMETERS.contains(&name) || name.starts_with("options[") => {
                     theirs.push(pair)
                 }
@@ -156,14 +208,7 @@ impl PostgresConfig {
                 }
             }
         }
-        let url = if theirs.is_empty() {
-            base.to_owned()
-        } else {
-            format!("{base}?{}", theirs.join("&"))
-        };
-        let options = PgConnectOptions::from_str(&url)
-            .map_err(|error| crate::error::classify_at_connect(&error))?;
-        let mut config = Self::new(options);
+        let mut config = Self::of(Source::Hosts(hosts::parse(base, theirs)?));
         for (name, value) in ours {
             config = match (name, value, value.parse()) {
                 ("table", ..) => config.with_table_name(value),
@@ -174,10 +219,11 @@ impl PostgresConfig {
                 }
                 ("pooler", "session", _) => config.with_pooler(Pooler::Session),
                 ("pooler", "transaction", _) => config.with_pooler(Pooler::Transaction),
+                ("target_session_attrs", "read-write" | "primary", _) => config,
                 _ => {
                     return Err(refuse(
                         "`max-connections` must be from 2 to 10000; `pooler` must be `session` or \
-                         `transaction`",
+                         `transaction`; `target_session_attrs` must be `read-write` or `primary`",
                     )
                     .with("parameter", name));
                 }
@@ -253,14 +299,12 @@ impl PostgresConfig {
     }
 }
 
-/// Prints host, port and database, but never user or password (ID-4).
+/// Prints hosts, ports and database, but never user or password (ID-4).
 impl fmt::Debug for PostgresConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let options = self.source.options();
         f.debug_struct("PostgresConfig")
-            .field("host", &options.get_host())
-            .field("port", &options.get_port())
-            .field("database", &options.get_database())
+            .field("hosts", &self.source.nodes())
+            .field("database", &self.source.options(0).get_database())
             .field("table", &self.table)
             .field("connections", &self.connections)
             .field("connect_timeout", &self.connect_timeout)
@@ -280,7 +324,7 @@ mod tests {
             "postgresql://u:canary-4711@h:1234/d?table=t&sslmode=disable&max-connections=3&pooler=transaction",
         )
         .unwrap();
-        let options = config.source.options();
+        let options = config.source.options(0);
         assert_eq!(
             (options.get_host(), options.get_port(), options.get_database()),
             ("h", 1234, Some("d"))
@@ -290,7 +334,7 @@ mod tests {
             ("t", 3, Pooler::Transaction)
         );
         let shown = format!("{config:?}");
-        assert!(shown.contains("\"h\"") && !shown.contains("canary"), "{shown}");
+        assert!(shown.contains("\"h:1234\"") && !shown.contains("canary"), "{shown}");
     }
 
     #[test]
@@ -306,6 +350,7 @@ mod tests {
             "postgres://u:canary-4711@h/d?max-connections=0",
             "postgres://u:canary-4711@h/d?sslmode=canary-4711",
             "postgres://u:canary-4711@h/d?port=canary-4711",
+            "postgres://u:canary-4711@h,i/d?target_session_attrs=any",
         ] {
             let error = PostgresConfig::from_url(bad).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config, "{error}");

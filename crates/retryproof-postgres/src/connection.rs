@@ -2,12 +2,14 @@
 //! Opens connections to the server, finds out whether a connection keeps its server process, and
 //! runs statements on a connection.
 
+pub(crate) mod hosts;
+pub(crate) mod role;
+
 use std::sync::Arc;
 
 use retryproof_core::store::Param;
 use retryproof_core::{Error, ErrorKind, Result};
 use sqlx_core::arguments::Arguments as _;
-use sqlx_core::connection::ConnectOptions as _;
 use sqlx_core::executor::Executor as _;
 use sqlx_core::query::query_with;
 use sqlx_core::raw_sql::raw_sql;
@@ -15,9 +17,10 @@ use sqlx_core::row::Row as _;
 use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_postgres::{PgArguments, PgConnection, PgRow};
 
-use crate::config::Source;
 use crate::error::{Failure, classify};
 use crate::statement::bound::{BoundStatement, ParamList, Returns};
+
+use hosts::{HostSelector, OpenedConnection};
 
 /// How many times to read the server process id of each of two connections, to detect a pooler.
 const DETECTION_ROUNDS: u32 = 2;
@@ -63,21 +66,16 @@ impl ServerInfo {
     }
 }
 
-/// Opens a connection with the server's own settings.
-pub(crate) async fn open(source: &Source) -> Result<PgConnection, sqlx_core::Error> {
-    source.options().connect().await
-}
-
-/// Opens a connection and applies `settings` to it.
+/// Opens a connection to the primary and applies `settings` to it.
 pub(crate) async fn open_with(
-    source: &Source,
+    hosts: &HostSelector,
     settings: Option<&'static str>,
-) -> Result<PgConnection, sqlx_core::Error> {
-    let mut conn = open(source).await?;
+) -> Result<OpenedConnection, Failure> {
+    let mut opened = hosts.connect().await?;
     if let Some(settings) = settings {
-        conn.execute(raw_sql(settings)).await?;
+        opened.conn.execute(raw_sql(settings)).await?;
     }
-    Ok(conn)
+    Ok(opened)
 }
 
 /// Runs a statement, either prepared (it stays prepared on the connection) or as one text with

@@ -2,6 +2,8 @@
 //! [`PostgresConfig::diagnose`] finds what endangers the store: settings of the server, the state
 //! of the tables, and missing privileges of the user (OPS-5).
 
+mod hosts;
+
 use std::time::Duration;
 
 use retryproof_core::clock::wall_clock_micros;
@@ -17,8 +19,9 @@ use sqlx_postgres::{PgConnection, PgRow, Postgres};
 use tokio::time::timeout;
 
 use crate::config::PostgresConfig;
-use crate::connection::{are_direct, execute_text, fetch_row, not_postgres, open};
-use crate::error::{classify, classify_at_connect};
+use crate::connection::hosts::HostSelector;
+use crate::connection::{are_direct, execute_text, fetch_row, not_postgres};
+use crate::error::{Failure, classify};
 use crate::schema;
 
 /// The time limit for all checks together.
@@ -40,10 +43,10 @@ const SETTINGS: &str = "SELECT current_setting('server_version_num')::bigint,\
      coalesce(current_setting('huge_pages_status',true),'')='off'";
 
 impl PostgresConfig {
-    /// Looks for what endangers the store: the server's role and settings, missing or old tables
-    /// and functions, another identity secret, missing privileges, a pooler, vacuum, expired
-    /// records that were not purged, and a clock that differs from this machine's (OPS-5). The
-    /// checks change nothing.
+    /// Looks for what endangers the store: the server's role and settings, the roles of all hosts,
+    /// missing or old tables and functions, another identity secret, missing privileges, a pooler,
+    /// vacuum, expired records that were not purged, and a clock that differs from this machine's
+    /// (OPS-5). The checks change nothing.
     ///
     /// # Errors
     /// The errors of [`PostgresStore::connect`](crate::PostgresStore::connect), if the server
@@ -64,14 +67,15 @@ impl PostgresConfig {
 
     async fn try_diagnose(&self) -> Result<Vec<StoreFinding>> {
         let table = self.table()?;
-        let mut conn = self.connection().await?;
         let mut findings = Vec::new();
+        let selector = HostSelector::new(self);
+        let mut conn = self.in_time(hosts::examine(&selector, &mut findings)).await?;
         let settings = row(&mut conn, SETTINGS).await?;
         check_settings(&settings, &mut findings)?;
         let sent = wall_clock_micros();
         let clock: i64 = get(&row(&mut conn, CLOCK).await?, 0)?;
         findings.extend(clock_skew(sent, clock.unsigned_abs(), wall_clock_micros()));
-        self.check_pooler(&mut conn, &mut findings).await?;
+        self.check_pooler(&selector, &mut conn, &mut findings).await?;
         // Without the privilege to read the versions, the schema cannot be checked.
         if check_privileges(&mut conn, table, &mut findings).await? {
             let secret = self.identity_secret.as_ref();
@@ -88,19 +92,24 @@ impl PostgresConfig {
         Ok(findings)
     }
 
-    async fn connection(&self) -> Result<PgConnection> {
-        match timeout(self.connect_timeout, open(&self.source)).await {
-            Ok(opened) => opened.map_err(|error| classify_at_connect(&error)),
-            Err(_) => Err(Error::unavailable("the server did not open a connection in time")),
-        }
+    async fn in_time<T>(&self, connecting: impl Future<Output = Result<T>>) -> Result<T> {
+        let late = |_| Err(Error::unavailable("the server did not open a connection in time"));
+        timeout(self.connect_timeout, connecting).await.unwrap_or_else(late)
     }
 
     async fn check_pooler(
         &self,
+        hosts: &HostSelector,
         conn: &mut PgConnection,
         findings: &mut Vec<StoreFinding>,
     ) -> Result<()> {
-        let mut other = self.connection().await?;
+        // Without a primary, that is the finding.
+        let connecting = async { hosts.connect().await.map_err(Failure::at_connect) };
+        let mut other = match self.in_time(connecting).await {
+            Ok(opened) => opened.conn,
+            Err(_) if hosts.can_move() => return Ok(()),
+            Err(error) => return Err(error),
+        };
         let is_direct = are_direct(conn, &mut other).await?;
         let _ = other.close().await;
         if is_direct {

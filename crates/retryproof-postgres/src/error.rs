@@ -26,6 +26,14 @@ impl Failure {
             Self::Driver(error) => classify(&error),
         }
     }
+
+    /// Like [`into_error`](Self::into_error), but for a store that has not connected yet.
+    pub(crate) fn at_connect(self) -> Error {
+        match self {
+            Self::Store(error) => error,
+            Self::Driver(error) => classify_at_connect(&error),
+        }
+    }
 }
 
 impl From<Driver> for Failure {
@@ -197,6 +205,12 @@ pub(crate) fn is_connection_limit(error: &Driver) -> bool {
 /// Whether the table does not exist.
 pub(crate) fn is_missing_table(error: &Driver) -> bool {
     matches!(code(error).as_deref(), Some("42P01" | "3F000"))
+}
+
+/// Returns the server's code and the first line of its text, unless that line could contain a value
+/// or the user name (ID-4).
+pub(crate) fn public_text(error: &Driver) -> String {
+    PublicPart::of(error).to_string()
 }
 
 /// The part of a driver's error that may be shown.

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Executor`] runs one operation within its time limit. The executor replaces a dead connection,
-//! and repeats a statement that conflicted with another statement.
+//! or one to an old primary, and repeats a statement that conflicted with another statement.
 
 pub(crate) mod batch;
 pub(crate) mod record_limit;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::Error;
 use retryproof_store_kit::{CallPriority, CoarseTimeout};
 use tokio::time::Instant;
 
+use crate::connection::hosts::HostSelector;
 use crate::connection::{StatementResult, run};
-use crate::error::{Failure, is_broken, is_conflict, is_locked, is_pooler};
+use crate::error::{Failure, classify, is_broken, is_conflict, is_locked, is_pooler};
 use crate::pool::Pool;
 use crate::statement::bound::BoundStatement;
 
@@ -22,6 +24,7 @@ const MAX_CONFLICT_RETRIES: u32 = 5;
 
 pub(crate) struct Executor {
     pool: Pool,
+    hosts: Arc<HostSelector>,
     call_timeout: Duration,
     timer: CoarseTimeout,
 }
@@ -29,7 +32,9 @@ pub(crate) struct Executor {
 impl Executor {
     /// Creates an executor. Call this inside a tokio runtime.
     pub(crate) fn new(pool: Pool, call_timeout: Duration) -> Self {
-        Self { pool, call_timeout, timer: CoarseTimeout::start() }
+        let hosts = Arc::clone(pool.hosts());
+        hosts.watch();
+        Self { pool, hosts, call_timeout, timer: CoarseTimeout::start() }
     }
 
     /// Whether each connection keeps its server process. If so, statements can be prepared, and
@@ -43,9 +48,10 @@ impl Executor {
         Instant::now() + self.call_timeout
     }
 
-    /// Runs one statement in autocommit. If the connection is dead, replaces it once. If the
-    /// statement conflicts with another one, sends the statement again. Every statement of the
-    /// store is safe to repeat, because a holder's writes are fenced by owner (ACQ-9, CMP-3).
+    /// Runs one statement in autocommit. If the connection is dead, or the primary moves while the
+    /// statement runs, replaces the connection once. If the statement conflicts with another one,
+    /// sends the statement again. Every statement of the store is safe to repeat, because a
+    /// holder's writes are fenced by owner (ACQ-9, CMP-3).
     pub(crate) async fn run(
         &self,
         priority: CallPriority,
@@ -69,21 +75,33 @@ impl Executor {
                 .await
                 .map_err(|error| Failure::Store(error.into_error(&self.pool)))?;
             let Some(conn) = connection.conn.as_mut() else { continue };
-            let prepared = self.is_direct();
-            let Some(ran) = self.timer.until(deadline, run(conn, statement, prepared)).await else {
+            let (prepared, epoch) = (self.is_direct(), connection.origin.epoch);
+            let running = self.hosts.unless_moved(epoch, run(conn, statement, prepared));
+            let Some(ran) = self.timer.until(deadline, running).await else {
                 connection.discard();
-                return Err(Failure::Store(Error::unavailable(
+                self.hosts.doubt(epoch);
+                return Err(Failure::Store(self.of_primary(Error::unavailable(
                     "the server did not answer in time; check whether it is overloaded, or whether \
                      an open transaction has locked the row",
-                )));
+                ))));
             };
             let error = match ran {
-                Ok(result) => {
+                Some(Ok(result)) => {
                     connection.release();
                     return Ok(result);
                 }
-                Err(Failure::Driver(error)) => error,
-                Err(failure) => {
+                Some(Err(Failure::Driver(error))) => error,
+                // An answer that an old primary gave after the move counts as lost.
+                None => {
+                    connection.discard();
+                    if !std::mem::replace(&mut replaced, true) {
+                        continue;
+                    }
+                    return Err(Failure::Store(self.of_primary(Error::unavailable(
+                        "the primary moved while the statement ran; try again",
+                    ))));
+                }
+                Some(Err(failure)) => {
                     connection.release();
                     return Err(failure);
                 }
@@ -101,12 +119,13 @@ impl Executor {
                 let can_replace = connection.was_idle && !replaced;
                 // Drop the other idle connections too, because they are probably dead as well.
                 self.pool.invalidate_idle();
+                self.hosts.doubt(epoch);
                 connection.discard();
                 if can_replace {
                     replaced = true;
                     continue;
                 }
-                return Err(Failure::Driver(error));
+                return Err(Failure::Store(self.of_primary(classify(&error))));
             }
             connection.release();
             let is_final = conflicts == MAX_CONFLICT_RETRIES || is_locked(&error);
@@ -115,6 +134,14 @@ impl Executor {
             }
             conflicts += 1;
             tokio::time::sleep(Duration::from_millis(u64::from(conflicts * conflicts))).await;
+        }
+    }
+
+    /// Names the primary, if there are several hosts (STO-7).
+    fn of_primary(&self, error: Error) -> Error {
+        match self.hosts.primary() {
+            Some(host) => error.with("host", host),
+            None => error,
         }
     }
 }

@@ -13,8 +13,9 @@ use sqlx_postgres::{PgConnectOptions, PgRow};
 use tokio::time::timeout;
 
 use crate::config::PostgresConfig;
-use crate::connection::{StatementResult, are_direct, execute_text, open};
-use crate::error::{Failure, classify_at_connect, lacks_privilege};
+use crate::connection::hosts::HostSelector;
+use crate::connection::{StatementResult, are_direct, execute_text};
+use crate::error::{Failure, lacks_privilege};
 use crate::execute::Executor;
 use crate::pool::Pool;
 use crate::record::column;
@@ -64,11 +65,12 @@ impl PostgresKeyTable {
     /// A dropped call took effect either completely or not at all.
     pub async fn migrate(config: &PostgresConfig) -> Result<()> {
         let create = async {
-            let mut conn = open(&config.source).await?;
-            execute_text(&mut conn, format!("{LOCK}{SCHEMA}COMMIT")).await
+            let mut opened = HostSelector::new(config).connect().await?;
+            execute_text(&mut opened.conn, format!("{LOCK}{SCHEMA}COMMIT")).await?;
+            Ok(())
         };
-        let created = in_time(config, create).await?;
-        created.map_err(|error| classify_at_connect(&error).during("migrate_keys"))
+        let created: Result<(), Failure> = in_time(config, create).await?;
+        created.map_err(|failure| failure.at_connect().during("migrate_keys"))
     }
 
     /// Connects to the database. Logs a warning if the database also has the table
@@ -80,9 +82,10 @@ impl PostgresKeyTable {
     /// server cannot be reached.
     pub async fn connect(config: PostgresConfig) -> Result<Self> {
         let pool = Pool::new(&config);
-        pool.set_direct(in_time(&config, is_direct(&config)).await??, None);
+        let direct = in_time(&config, is_direct(pool.hosts(), config.pooler)).await??;
+        pool.set_direct(direct, None);
         let executor = Executor::new(pool, config.call_timeout);
-        let options = config.source.options();
+        let options = config.source.options(0);
         let database = options.get_database().unwrap_or("(default)").to_owned();
         let table = Self { executor, database };
         let found = table.run(HAS_RECORDS, Returns::Row, Vec::new()).await?;
@@ -176,29 +179,29 @@ impl KeyTable for PostgresKeyTable {
 }
 
 impl PostgresConfig {
-    /// Whether both configurations name the same host, port and database. A server can have several
-    /// names, so `false` does not prove that the databases are different.
+    /// Whether both configurations name the same host, port and database. If a configuration has
+    /// several hosts, one of them is enough. A server can have several names, so `false` does not
+    /// prove that the databases are different.
     #[must_use]
     pub fn names_same_database(&self, other: &Self) -> bool {
-        let [one, other] = [self, other].map(|config| config.source.options());
+        let [nodes, others] = [self, other].map(|config| config.source.nodes());
+        let [one, other] = [self, other].map(|config| config.source.options(0));
         let database = |options: &PgConnectOptions| {
             options.get_database().unwrap_or(options.get_username()).to_owned()
         };
-        (one.get_host(), one.get_port(), one.get_socket(), database(&one))
-            == (other.get_host(), other.get_port(), other.get_socket(), database(&other))
+        nodes.iter().any(|node| others.contains(node)) && database(&one) == database(&other)
     }
 }
 
 /// Whether each connection keeps its server process. The store makes the same check.
-async fn is_direct(config: &PostgresConfig) -> Result<bool> {
-    match config.pooler {
+async fn is_direct(hosts: &HostSelector, pooler: Pooler) -> Result<bool> {
+    match pooler {
         Pooler::Session => Ok(true),
         Pooler::Transaction => Ok(false),
         Pooler::Detect => {
-            let failed = |error| classify_at_connect(&error);
-            let mut one = open(&config.source).await.map_err(failed)?;
-            let mut other = open(&config.source).await.map_err(failed)?;
-            are_direct(&mut one, &mut other).await
+            let mut one = hosts.connect().await.map_err(Failure::at_connect)?;
+            let mut other = hosts.connect().await.map_err(Failure::at_connect)?;
+            are_direct(&mut one.conn, &mut other.conn).await
         }
     }
 }

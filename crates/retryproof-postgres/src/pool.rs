@@ -18,18 +18,18 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::config::Pooler;
 use retryproof_core::{Error, Result};
-use retryproof_store_kit::CallPriority;
-use sqlx_postgres::PgConnection;
+use retryproof_store_kit::{CallPriority, while_running};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::config::{PostgresConfig, Source};
-use crate::connection::{are_direct, open, open_with};
-use crate::error::{classify, classify_at_connect, is_connection_limit};
+use crate::config::PostgresConfig;
+use crate::connection::hosts::{HostSelector, OpenedConnection};
+use crate::connection::{are_direct, open_with};
+use crate::error::{Failure, classify, is_connection_limit};
 use crate::schema;
 
 pub(crate) use share::PooledConnection;
-use share::{IdleConnection, Share};
+use share::{IdleConnection, Origin, Share};
 
 /// How often to check for a returned connection while a new connection is slow to open.
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_REFUSALS: u32 = 5;
 
 pub(crate) struct Pool {
-    source: Source,
+    hosts: Arc<HostSelector>,
     connect_timeout: Duration,
     /// Whether each connection keeps its server process. `false` behind a pooler that can run each
     /// transaction on a different server connection.
@@ -51,17 +51,22 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(config: &PostgresConfig) -> Self {
+        let hosts = HostSelector::new(config);
         // One or two reserved connections are enough: completions share statements, and holders
         // also use normal connections.
         let reserved = if config.connections < 4 { 1 } else { 2 };
         Self {
-            source: config.source.clone(),
             connect_timeout: config.connect_timeout,
             direct: AtomicBool::new(false),
             settings: Mutex::default(),
-            normal: Share::new(config.connections - reserved),
-            reserved: Share::new(reserved),
+            normal: Share::new(config.connections - reserved, &hosts),
+            reserved: Share::new(reserved, &hosts),
+            hosts,
         }
+    }
+
+    pub(crate) fn hosts(&self) -> &Arc<HostSelector> {
+        &self.hosts
     }
 
     /// Returns how many connections serve normal calls.
@@ -89,8 +94,9 @@ impl Pool {
     /// Checks the server and the schema, and finds out whether connections are direct.
     pub(crate) async fn check(&self, config: &PostgresConfig, table: &str) -> Result<()> {
         let connect = || async {
-            match timeout(self.connect_timeout, open(&self.source)).await {
-                Ok(opened) => opened.map_err(|error| classify_at_connect(&error)),
+            match timeout(self.connect_timeout, self.hosts.connect()).await {
+                Ok(Ok(opened)) => Ok(opened.conn),
+                Ok(Err(failure)) => Err(failure.at_connect()),
                 Err(_) => Err(PoolError::TooSlow.into_error(self)),
             }
         };
@@ -131,9 +137,7 @@ impl Pool {
         };
         let (share, permit) = granted.ok_or(PoolError::AllInUse)?;
         match share.pop() {
-            Some(IdleConnection { conn, opened_at, .. }) => {
-                Ok(share.lend(permit, conn, opened_at, true))
-            }
+            Some(IdleConnection { conn, origin, .. }) => Ok(share.lend(permit, conn, origin, true)),
             None => self.connect(share, permit, deadline).await,
         }
     }
@@ -191,9 +195,9 @@ impl Pool {
         permit: OwnedSemaphorePermit,
         deadline: Instant,
     ) -> Result<PooledConnection, PoolError> {
-        let (source, settings) = (self.source.clone(), *self.settings.lock());
+        let (hosts, settings) = (Arc::clone(&self.hosts), *self.settings.lock());
         let (share, connect_timeout) = (Arc::clone(share), self.connect_timeout);
-        let attempt = ConnectAttempt { source, settings, connect_timeout, share, deadline };
+        let attempt = ConnectAttempt { hosts, settings, connect_timeout, share, deadline };
         let opened = tokio::spawn(attempt.run(permit)).await;
         let mut connection = opened.map_err(|_| PoolError::TooSlow)??;
         connection.is_reusable = false;
@@ -207,7 +211,7 @@ impl Pool {
 
 /// An attempt to open one more connection for a share.
 struct ConnectAttempt {
-    source: Source,
+    hosts: Arc<HostSelector>,
     settings: Option<&'static str>,
     connect_timeout: Duration,
     share: Arc<Share>,
@@ -220,8 +224,8 @@ impl ConnectAttempt {
     /// unused, the connection becomes idle in the share.
     async fn run(self, permit: OwnedSemaphorePermit) -> Result<PooledConnection, PoolError> {
         let Self { share, deadline, .. } = &self;
-        let lend = |conn, opened_at, was_idle| {
-            let mut connection = share.lend(permit, conn, opened_at, was_idle);
+        let lend = |conn, origin, was_idle| {
+            let mut connection = share.lend(permit, conn, origin, was_idle);
             connection.is_reusable = true;
             connection
         };
@@ -233,17 +237,17 @@ impl ConnectAttempt {
                 let _ = timeout_at(round_end, share.returned.notified()).await;
             } else {
                 match timeout_at(round_end, opening.as_mut()).await {
-                    Ok(Ok(conn)) => {
+                    Ok(Ok(OpenedConnection { conn, epoch, .. })) => {
                         share.open.fetch_add(1, Ordering::AcqRel);
-                        return Ok(lend(conn, Instant::now(), false));
+                        return Ok(lend(conn, Origin { opened_at: Instant::now(), epoch }, false));
                     }
                     Ok(Err(error)) if error.is_about_load() => refused = Some(error),
                     Ok(Err(error)) => return Err(error),
                     Err(_) => {}
                 }
             }
-            if let Some(IdleConnection { conn, opened_at, .. }) = share.pop() {
-                return Ok(lend(conn, opened_at, true));
+            if let Some(IdleConnection { conn, origin, .. }) = share.pop() {
+                return Ok(lend(conn, origin, true));
             }
             let none_can_return = refused.is_some() && share.open.load(Ordering::Acquire) == 0;
             if round_end == *deadline || (none_can_return && refusals == MAX_REFUSALS) {
@@ -261,10 +265,14 @@ impl ConnectAttempt {
         }
     }
 
-    async fn open(&self) -> Result<PgConnection, PoolError> {
-        let opening = open_with(&self.source, self.settings);
-        let opened = timeout(self.connect_timeout, opening).await;
-        opened.map_err(|_| PoolError::TooSlow)?.map_err(PoolError::Driver)
+    async fn open(&self) -> Result<OpenedConnection, PoolError> {
+        let opening = open_with(&self.hosts, self.settings);
+        match timeout(self.connect_timeout, opening).await {
+            Ok(Ok(opened)) => Ok(opened),
+            Ok(Err(Failure::Driver(error))) => Err(PoolError::Driver(error)),
+            Ok(Err(Failure::Store(error))) => Err(PoolError::NoPrimary(error)),
+            Err(_) => Err(PoolError::TooSlow),
+        }
     }
 }
 
@@ -274,6 +282,8 @@ pub(crate) enum PoolError {
     /// The server did not open a connection in time.
     TooSlow,
     Driver(sqlx_core::Error),
+    /// None of several hosts can be used.
+    NoPrimary(Error),
 }
 
 impl PoolError {
@@ -283,7 +293,7 @@ impl PoolError {
         match self {
             Self::TooSlow => true,
             Self::Driver(error) => is_connection_limit(error),
-            Self::AllInUse => false,
+            Self::AllInUse | Self::NoPrimary(_) => false,
         }
     }
 
@@ -298,6 +308,7 @@ impl PoolError {
                 "the server did not open a connection in time; check whether it is overloaded",
             ),
             Self::Driver(error) => classify(&error),
+            Self::NoPrimary(error) => while_running(error),
         }
     }
 }

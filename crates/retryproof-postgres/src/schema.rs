@@ -14,8 +14,9 @@ use sqlx_core::row::Row as _;
 use sqlx_postgres::PgConnection;
 
 use crate::config::{DEFAULT_TABLE, PostgresConfig};
-use crate::connection::{ServerInfo, execute_text, fetch_row, not_postgres, open};
-use crate::error::{LACKS_PRIVILEGE, classify_at_connect, is_missing_table};
+use crate::connection::hosts::HostSelector;
+use crate::connection::{ServerInfo, execute_text, fetch_row, not_postgres};
+use crate::error::{Failure, LACKS_PRIVILEGE, classify_at_connect, is_missing_table};
 use crate::record::hash::pair_hash;
 use crate::schema::function::FUNCTIONS;
 
@@ -88,7 +89,12 @@ impl PostgresConfig {
             ),
             _ => classify_at_connect(&error),
         };
-        let mut conn = open(&self.source).await.map_err(fail)?;
+        let opened = HostSelector::new(self).connect().await;
+        let mut conn = match opened {
+            Ok(opened) => opened.conn,
+            Err(Failure::Driver(error)) => return Err(fail(error)),
+            Err(Failure::Store(error)) => return Err(error),
+        };
         let lock =
             i64::from_ne_bytes(pair_hash(b"retryproof.migrate", table.as_bytes()).to_ne_bytes());
         execute_text(&mut conn, format!("BEGIN; SELECT pg_advisory_xact_lock({lock})"))

@@ -82,7 +82,7 @@ impl PostgresStore {
         let record_limits = RecordLimits::new(pool.normal_size());
         let waiters = Arc::new(Waiters::new());
         let notify_task = match pool.is_direct() {
-            true => Some(NotifyTask::start(config.source.clone(), &table, &waiters).await),
+            true => Some(NotifyTask::start(Arc::clone(pool.hosts()), &table, &waiters).await),
             false => None,
         };
         let statements = Arc::new(StatementTexts::new(&table));

@@ -11,6 +11,8 @@ use sqlx_postgres::PgConnection;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
+use crate::connection::hosts::HostSelector;
+
 /// Servers and firewalls drop silent connections. A connection that is older than `MAX_AGE`, or has
 /// been idle for longer than `MAX_IDLE`, is therefore not used again.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
@@ -30,22 +32,31 @@ pub(super) struct Share {
     /// Notified when a connection is returned. A call that waits for a new connection can then use
     /// the returned one.
     pub(super) returned: Notify,
+    hosts: Arc<HostSelector>,
+}
+
+/// When a connection was opened, and its epoch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) opened_at: Instant,
+    pub(crate) epoch: u64,
 }
 
 pub(super) struct IdleConnection {
     pub(super) conn: PgConnection,
-    pub(super) opened_at: Instant,
+    pub(super) origin: Origin,
     idle_since: Instant,
 }
 
 impl Share {
-    pub(super) fn new(connections: usize) -> Arc<Self> {
+    pub(super) fn new(connections: usize, hosts: &Arc<HostSelector>) -> Arc<Self> {
         Arc::new(Self {
             size: connections,
             permits: Arc::new(Semaphore::new(connections)),
             idle: Mutex::default(),
             open: AtomicUsize::new(0),
             returned: Notify::new(),
+            hosts: Arc::clone(hosts),
         })
     }
 
@@ -55,7 +66,7 @@ impl Share {
         let free = self.permits.available_permits();
         free > 1
             && 2 * (free - 1) >= self.size
-            && self.idle.lock().last().is_some_and(|idle| !idle.is_stale())
+            && self.idle.lock().last().is_some_and(|idle| !self.is_stale(idle))
     }
 
     /// Whether the connection that [`pop`](Self::pop) returns next was used recently.
@@ -66,10 +77,10 @@ impl Share {
     /// Takes the connection that was used most recently, so that the others can go stale.
     pub(super) fn pop(&self) -> Option<IdleConnection> {
         let mut idle = self.idle.lock();
-        let stale = idle.iter().take_while(|idle| idle.is_stale()).count();
+        let stale = idle.iter().take_while(|idle| self.is_stale(idle)).count();
         self.close(idle.drain(..stale));
         let mut last = idle.pop();
-        while let Some(old) = last.take_if(|idle| idle.is_stale()) {
+        while let Some(old) = last.take_if(|idle| self.is_stale(idle)) {
             self.close(std::iter::once(old));
             last = idle.pop();
         }
@@ -80,12 +91,12 @@ impl Share {
         self: &Arc<Self>,
         permit: OwnedSemaphorePermit,
         conn: PgConnection,
-        opened_at: Instant,
+        origin: Origin,
         was_idle: bool,
     ) -> PooledConnection {
         PooledConnection {
             conn: Some(conn),
-            opened_at,
+            origin,
             was_idle,
             is_reusable: false,
             share: Arc::clone(self),
@@ -93,8 +104,8 @@ impl Share {
         }
     }
 
-    fn push(&self, conn: PgConnection, opened_at: Instant) {
-        self.idle.lock().push(IdleConnection { conn, opened_at, idle_since: Instant::now() });
+    fn push(&self, conn: PgConnection, origin: Origin) {
+        self.idle.lock().push(IdleConnection { conn, origin, idle_since: Instant::now() });
         self.returned.notify_one();
     }
 
@@ -103,14 +114,15 @@ impl Share {
         self.close(all);
     }
 
+    /// Whether a connection is too old, or was opened before the primary moved.
+    fn is_stale(&self, idle: &IdleConnection) -> bool {
+        idle.origin.opened_at.elapsed() > MAX_AGE
+            || idle.idle_since.elapsed() > MAX_IDLE
+            || idle.origin.epoch != self.hosts.epoch()
+    }
+
     fn close(&self, connections: impl IntoIterator<Item = IdleConnection>) {
         self.open.fetch_sub(connections.into_iter().count(), Ordering::AcqRel);
-    }
-}
-
-impl IdleConnection {
-    fn is_stale(&self) -> bool {
-        self.opened_at.elapsed() > MAX_AGE || self.idle_since.elapsed() > MAX_IDLE
     }
 }
 
@@ -119,7 +131,7 @@ impl IdleConnection {
 /// receives it. If reading the answer takes too long, the connection is closed.
 pub(crate) struct PooledConnection {
     pub(crate) conn: Option<PgConnection>,
-    opened_at: Instant,
+    pub(crate) origin: Origin,
     /// Whether the connection was idle before this call. If so, it may have died unnoticed.
     pub(crate) was_idle: bool,
     pub(super) is_reusable: bool,
@@ -144,12 +156,12 @@ impl PooledConnection {
 impl Drop for PooledConnection {
     fn drop(&mut self) {
         let Some(mut conn) = self.conn.take() else { return };
-        let (share, opened_at) = (Arc::clone(&self.share), self.opened_at);
+        let (share, origin) = (Arc::clone(&self.share), self.origin);
         let permit = self.permit.take();
         if self.is_reusable {
             // Return the connection before its permit, so that the next caller with the permit
             // finds the connection idle and does not open another.
-            share.push(conn, opened_at);
+            share.push(conn, origin);
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
@@ -158,8 +170,9 @@ impl Drop for PooledConnection {
         };
         runtime.spawn(async move {
             match timeout(RECOVERY_TIMEOUT, conn.ping()).await {
-                Ok(Ok(())) => share.push(conn, opened_at),
+                Ok(Ok(())) => share.push(conn, origin),
                 _ => {
+                    share.hosts.doubt(origin.epoch);
                     share.open.fetch_sub(1, Ordering::AcqRel);
                 }
             }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`NotifyTask`] exchanges the messages of [`Waiters`] with other processes by LISTEN and NOTIFY,
-//! on two separate connections.
+//! on two separate connections, which follow the primary.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::Backoff;
+use retryproof_core::{Backoff, Error};
 use sqlx_core::executor::Executor as _;
 use sqlx_core::pool::PoolOptions;
 use sqlx_core::raw_sql::raw_sql;
@@ -14,9 +14,8 @@ use sqlx_postgres::{PgConnection, PgListener, PgPool, Postgres};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::config::Source;
-use crate::connection;
-use crate::error::classify;
+use crate::connection::hosts::{HostSelector, OpenedConnection};
+use crate::error::Failure;
 use crate::waiters::Waiters;
 
 /// The time limit for opening a connection, and for emptying the outbox.
@@ -35,13 +34,17 @@ pub(crate) struct NotifyTask([JoinHandle<()>; 2]);
 impl NotifyTask {
     /// Starts both tasks after a first attempt to listen. If that attempt fails, the receiving task
     /// keeps trying.
-    pub(crate) async fn start(source: Source, table: &str, waiters: &Arc<Waiters>) -> Self {
+    pub(crate) async fn start(
+        hosts: Arc<HostSelector>,
+        table: &str,
+        waiters: &Arc<Waiters>,
+    ) -> Self {
         let channel: Arc<str> = format!("{table}_wake").into();
-        let listener = listen(&source, &channel).await.map_err(warn_not_listening).ok();
+        let listener = listen(&hosts, &channel).await.map_err(warn_not_listening).ok();
         waiters.set_listening(listener.is_some());
         let receiving =
-            receive(source.clone(), Arc::clone(&channel), Arc::clone(waiters), listener);
-        let sending = send_queued(source, channel, Arc::clone(waiters));
+            receive(Arc::clone(&hosts), Arc::clone(&channel), Arc::clone(waiters), listener);
+        let sending = send_queued(hosts, channel, Arc::clone(waiters));
         Self([tokio::spawn(receiving), tokio::spawn(sending)])
     }
 }
@@ -52,7 +55,17 @@ impl Drop for NotifyTask {
     }
 }
 
-async fn listen(source: &Source, channel: &str) -> Result<PgListener, sqlx_core::Error> {
+/// A listener, and the epoch of its connection.
+type Listening = (PgListener, u64);
+
+async fn listen(hosts: &HostSelector, channel: &str) -> Result<Listening, Failure> {
+    let (options, epoch) = match hosts.can_move() {
+        false => (hosts.options_of(0), 0),
+        true => {
+            let opened = hosts.connect().await?;
+            (hosts.options_of(opened.host), opened.epoch)
+        }
+    };
     // The driver's listener takes its connection from a pool. If the connection is lost, the
     // listener takes a new connection from the pool.
     let pool: PgPool = PoolOptions::<Postgres>::new()
@@ -61,43 +74,49 @@ async fn listen(source: &Source, channel: &str) -> Result<PgListener, sqlx_core:
         .idle_timeout(None)
         .max_lifetime(None)
         .test_before_acquire(false)
-        .connect_lazy_with(source.options());
+        .connect_lazy_with(options);
     let mut listener = PgListener::connect_with(&pool).await?;
     // The driver must report a lost connection immediately, because waiters have to poll from then
     // on.
     listener.eager_reconnect(false);
+    if !hosts.is_primary(&mut listener, epoch).await? {
+        return Err(Failure::Store(Error::unavailable("the primary moved; try again")));
+    }
     listener.listen(channel).await?;
-    Ok(listener)
+    Ok((listener, epoch))
 }
 
 /// Logs a warning. Call this at most once in each outage.
-fn warn_not_listening(error: sqlx_core::Error) {
-    let error = classify(&error);
+fn warn_not_listening(failure: Failure) {
+    let error = failure.into_error();
     tracing::warn!(%error, "the store gets no notifications from the server; waiters poll instead");
 }
 
 async fn receive(
-    source: Source,
+    hosts: Arc<HostSelector>,
     channel: Arc<str>,
     waiters: Arc<Waiters>,
-    mut listener: Option<PgListener>,
+    mut listener: Option<Listening>,
 ) {
     let (mut failures, mut is_logged) = (0, listener.is_none());
     loop {
-        if let Some(mut listener) = listener.take() {
+        if let Some((mut listener, epoch)) = listener.take() {
             (failures, is_logged) = (0, false);
-            receive_until_lost(&mut listener, &waiters).await;
+            let lost = receive_until_lost(&mut listener, &waiters);
+            if hosts.unless_moved(epoch, lost).await.is_some() {
+                hosts.doubt(epoch);
+            }
             waiters.set_listening(false);
         }
         failures += 1;
         sleep(RETRY.after(failures)).await;
         // The pool's acquire timeout limits how long opening the connection takes.
-        match listen(&source, &channel).await {
+        match listen(&hosts, &channel).await {
             Ok(new) => {
                 listener = Some(new);
                 waiters.set_listening(true);
             }
-            Err(error) if !std::mem::replace(&mut is_logged, true) => warn_not_listening(error),
+            Err(failure) if !std::mem::replace(&mut is_logged, true) => warn_not_listening(failure),
             Err(_) => {}
         }
     }
@@ -121,19 +140,20 @@ async fn receive_until_lost(listener: &mut PgListener, waiters: &Waiters) {
     }
 }
 
-async fn send_queued(source: Source, channel: Arc<str>, waiters: Arc<Waiters>) {
-    let mut conn: Option<PgConnection> = None;
+async fn send_queued(hosts: Arc<HostSelector>, channel: Arc<str>, waiters: Arc<Waiters>) {
+    let mut conn: Option<OpenedConnection> = None;
     loop {
         waiters.outbox_changed.notified().await;
         // A payload that could not be sent is sent again on a new connection. If the second attempt
         // fails too, the payload is dropped, and the waiters find the change by polling.
         let mut unsent = None;
         for is_second in [false, true] {
+            conn = conn.filter(|conn| conn.epoch == hosts.epoch());
             if conn.is_none() {
-                let opened = timeout(NOTIFY_TIMEOUT, connection::open(&source)).await;
+                let opened = timeout(NOTIFY_TIMEOUT, hosts.connect()).await;
                 conn = opened.ok().and_then(Result::ok);
             }
-            let Some(open) = &mut conn else { break };
+            let Some(OpenedConnection { conn: open, .. }) = &mut conn else { break };
             match timeout(NOTIFY_TIMEOUT, send(open, &channel, &waiters, &mut unsent)).await {
                 Ok(Ok(())) => break,
                 // The connection might have been closed, for example after a day without messages.

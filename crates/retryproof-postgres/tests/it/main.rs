@@ -5,6 +5,7 @@
 mod batch;
 mod conformance;
 mod diagnose;
+mod hosts;
 mod join;
 #[cfg(feature = "seal")]
 mod keys;
