@@ -31,6 +31,7 @@ mod rabbitmq;
 mod redis;
 mod server;
 mod site;
+mod standby;
 mod wire;
 
 pub(crate) use for_tests::ForTests;
@@ -56,7 +57,7 @@ pub(crate) struct Service {
     on: Option<&'static str>,
 }
 
-pub(crate) const SERVICES: [Service; 8] = [
+pub(crate) const SERVICES: [Service; 9] = [
     Service {
         name: "postgres",
         programs: &["initdb", "postgres", "faketime"], // `faketime`: for tests of the command
@@ -68,6 +69,12 @@ pub(crate) const SERVICES: [Service; 8] = [
         programs: &["pgbouncer"],
         packages: &["pgbouncer"],
         on: Some("postgres"),
+    },
+    Service {
+        name: "standby",
+        programs: &["initdb", "postgres", "pg_basebackup"],
+        packages: &["postgresql"],
+        on: None,
     },
     Service {
         name: "mariadb",
@@ -261,6 +268,7 @@ fn recipes(site: &Site, tools: &Tools, service: &Service) -> io::Result<Vec<Serv
     match service.name {
         "postgres" => postgres::server(site, tools).map(|server| vec![server]),
         "pgbouncer" => postgres::bouncer(site, tools).map(|server| vec![server]),
+        "standby" => standby::servers(site, tools),
         "mariadb" => mariadb::server(site, tools).map(|server| vec![server]),
         "redis" => redis::standalone(site, tools).map(|server| vec![server]),
         "chromium" => chromium::driver(site, tools).map(|driver| vec![driver]),

@@ -4,7 +4,7 @@
 
 use super::server::SERVERS;
 use super::site::Site;
-use super::{SERVICES, chromium, mariadb, nats, postgres, rabbitmq, redis};
+use super::{SERVICES, chromium, mariadb, nats, postgres, rabbitmq, redis, standby};
 
 /// The comment at the top of the file.
 const HEAD: &str = "\
@@ -13,6 +13,7 @@ const HEAD: &str = "\
 #
 # RETRYPROOF_TEST_POSTGRES   a superuser that needs no password; every other role has to give its own
 # ..._POSTGRES_PASSWORD      the role `app`, which owns the database `app` and nothing else
+# RETRYPROOF_TEST_STANDBY    a primary and its synchronous standby; the same superuser
 # RETRYPROOF_TEST_PGBOUNCER  the same server and superuser, any database name, in transaction mode. pgbouncer before 1.21 does
 #                            not carry prepared statements over: the next transaction may meet another server connection
 # RETRYPROOF_TEST_MARIADB    all privileges; ..._MARIADB_PASSWORD: the user `app`, confined to the database `app`
@@ -33,6 +34,7 @@ pub(super) fn variables(site: &Site) -> Vec<(String, String)> {
         let urls = match service.name {
             "postgres" => postgres::urls(site),
             "pgbouncer" => postgres::bouncer_urls(site),
+            "standby" => standby::urls(site),
             "mariadb" => mariadb::urls(site),
             "redis" => redis::urls(site),
             "chromium" => chromium::urls(site),

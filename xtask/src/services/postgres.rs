@@ -28,7 +28,12 @@ CREATE DATABASE app OWNER app
 ";
 
 pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
-    let (dir, port) = (site.dir("postgres"), site.port("postgres"));
+    named(site, tools, "postgres")
+}
+
+/// Returns a server with this name.
+pub(super) fn named(site: &Site, tools: &Tools, name: &'static str) -> io::Result<Server> {
+    let (dir, port) = (site.dir(name), site.port(name));
     let data = dir.join("data").display().to_string();
     let (initdb, postgres) = (tools.path("initdb")?, tools.path("postgres")?);
     // Nothing needs to be flushed (`--no-sync`), because a new server has no data to lose. Every
@@ -50,7 +55,7 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
     // end.
     let single = vec![postgres, "--single".into(), "-D".into(), data, "postgres".into()];
     Ok(Server {
-        name: "postgres",
+        name,
         port,
         dir,
         account: Account::pick(&USERS)?,

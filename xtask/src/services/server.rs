@@ -29,9 +29,11 @@ const fn kind(name: &'static str, service: &'static str) -> Kind {
 }
 
 /// All servers, in the order in which they start. They are stopped in the reverse order.
-pub(super) const SERVERS: [Kind; 14] = [
+pub(super) const SERVERS: [Kind; 16] = [
     // On TERM, PostgreSQL would wait until its clients disconnect.
     Kind { pid_file: "data/postmaster.pid", stop: "INT", ..kind("postgres", "postgres") },
+    Kind { pid_file: "data/postmaster.pid", stop: "INT", ..kind("standby-primary", "standby") },
+    Kind { pid_file: "data/postmaster.pid", stop: "INT", ..kind("standby-copy", "standby") },
     // Since version 1.23, pgbouncer also waits for its clients to disconnect, on TERM and on INT.
     Kind { stop: "QUIT", ..kind("pgbouncer", "pgbouncer") },
     kind("mariadb", "mariadb"),

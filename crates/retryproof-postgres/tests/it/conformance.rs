@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The conformance kit (STO-2): on PostgreSQL, and again behind pgbouncer in transaction mode.
+//! The conformance kit (STO-2): on PostgreSQL, again behind pgbouncer in transaction mode, and on a
+//! primary with a synchronous standby.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use sqlx_core::executor::Executor as _;
 use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_postgres::PgPoolOptions;
 
-use crate::support::{Table, hex, pgbouncer, postgres};
+use crate::support::{Table, hex, pgbouncer, postgres, service};
 
 /// The ledger of the conformance kit: a table in the store's database, to which joined transactions
 /// write.
@@ -38,9 +39,10 @@ impl Ledger<PostgresTx> for Rows {
     }
 }
 
-async fn subject(url: String, pooler: Pooler) -> Subject {
-    // The test itself creates, damages and drops its tables without the pooler.
-    let table = Arc::new(Table::on(postgres()).await);
+/// Returns the store on `url`. The test itself creates, damages and drops its tables on `plain`,
+/// without a pooler and on one host.
+async fn subject(plain: String, url: String, pooler: Pooler) -> Subject {
+    let table = Arc::new(Table::on(plain.clone()).await);
     let config = PostgresConfig::from_url(&url).expect("a valid URL");
     let config = config
         .with_table_name(&table.name)
@@ -60,7 +62,7 @@ async fn subject(url: String, pooler: Pooler) -> Subject {
         // When the test subject is dropped, this list drops the tables.
         let tables = parking_lot::Mutex::new(Vec::new());
         move |setup: StoreSetup| {
-            tables.lock().push(Table { url: postgres(), name: setup.name.clone() });
+            tables.lock().push(Table { url: plain.clone(), name: setup.name.clone() });
             let config = config.clone().with_table_name(setup.name);
             let config = match setup.secret {
                 Some(secret) => config.with_identity_secret(secret),
@@ -124,7 +126,7 @@ mod direct {
     use super::*;
 
     async fn direct() -> Subject {
-        subject(postgres(), Pooler::Session).await
+        subject(postgres(), postgres(), Pooler::Session).await
     }
 
     retryproof_testkit::conformance! { time = real, factory = direct }
@@ -134,8 +136,23 @@ mod behind_pgbouncer {
     use super::*;
 
     async fn behind_pgbouncer() -> Subject {
-        subject(pgbouncer(), Pooler::Transaction).await
+        subject(postgres(), pgbouncer(), Pooler::Transaction).await
     }
 
     retryproof_testkit::conformance! { time = real, factory = behind_pgbouncer }
+}
+
+/// Several hosts (STO-7): each commit waits for the standby.
+mod with_a_standby {
+    use super::*;
+
+    async fn with_a_standby() -> Subject {
+        let url = service("RETRYPROOF_TEST_STANDBY", "standby");
+        let (login, hosts) = url.split_once('@').expect("a user");
+        let (primary, rest) = hosts.split_once(',').expect("two hosts");
+        let (_, database) = rest.split_once('/').expect("a database");
+        subject(format!("{login}@{primary}/{database}"), url.clone(), Pooler::Detect).await
+    }
+
+    retryproof_testkit::conformance! { time = real, factory = with_a_standby }
 }
