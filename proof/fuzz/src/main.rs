@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo run -p fuzz --release -- [TARGET...] [--secs N]`: runs targets in turn until the time is
-//! over, and adds the executions to those of earlier runs on the same revision.
+//! over or each target has reached its goal, and adds the executions to those of earlier runs on the
+//! same revision.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -52,6 +53,12 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let began = SystemClock.now();
     let turn = TURN.min(limit / u32::try_from(targets.len())?);
     while SystemClock.now() - began < limit {
+        targets
+            .retain(|target| counts.get(target.name).copied().unwrap_or_default() < goal(*target));
+        if targets.is_empty() {
+            println!("every target has reached its goal");
+            break;
+        }
         for target in &targets {
             let count = counts.entry(target.name.to_owned()).or_default();
             let (done, found) = take_turn(*target, *count, turn);
@@ -69,6 +76,11 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
         }
     }
     Ok(true)
+}
+
+/// Returns how many executions of the target the proof wants.
+const fn goal(target: Target) -> u64 {
+    target.goal_millions * 1_000_000
 }
 
 fn read(text: &str) -> BTreeMap<String, u64> {

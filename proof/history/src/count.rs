@@ -2,6 +2,7 @@
 //! [`Counts`]: counts calls, faults and races, and checks that there were enough for a valid run.
 
 use crate::event::{Fun, Manifest, Said};
+use crate::rules::pace::MEDIAN_OF;
 use crate::rules::{lease, live, result, state};
 use crate::story::{Fault, Op, Run, StoreClock, Story};
 
@@ -105,6 +106,8 @@ pub struct Counts {
     /// The times from a completion to the answers of its waiters, in nanoseconds and sorted: for
     /// waiters in the process that completed, and for waiters in other processes.
     pub wakes: [Vec<u64>; 2],
+    /// Undisturbed waits that a notification should end: for a change in their process or another.
+    pub undisturbed: [u64; 2],
     minima: Vec<(&'static str, u64)>,
 }
 
@@ -216,6 +219,8 @@ impl Counts {
             "acquires without a future" => self.in_place,
             "acquires answered at once" => self.at_once,
             "processes with a wrong clock" => self.skewed,
+            "undisturbed wake-ups in the same process" => self.undisturbed[0],
+            "undisturbed wake-ups in another process" => self.undisturbed[1],
             "interventions that met a holder or taker" => self.races,
             "percentage of operations that overlap a fault" => {
                 self.overlapping * 100 / self.operations.max(1)
@@ -321,8 +326,13 @@ fn shapes(run: &Run) -> Vec<(&'static str, u64)> {
     // Histories that were written before workers had several threads do not say how many.
     if !run.threads.is_empty() {
         minima.push(("workers with several threads", u64::from(workers.div_ceil(2))));
-        if *workers > 1 {
-            minima.push(("workers with one thread", 1));
+        minima.extend((*workers > 1).then_some(("workers with one thread", 1)));
+    }
+    // A short run may have fewer. Then the report says what L2 did not judge.
+    if *share >= 1.0 {
+        minima.push(("undisturbed wake-ups in the same process", MEDIAN_OF as u64));
+        if run.manifest.pushes && *workers > 1 {
+            minima.push(("undisturbed wake-ups in another process", MEDIAN_OF as u64));
         }
     }
     let least = if *share > 0.0 { *secs } else { 1 };

@@ -292,8 +292,8 @@ pub const EXCUSES: [Row; 19] = [
     Row {
         excuse: Excuse::ShownEarly,
         name: "shown early",
-        what: "MariaDB shows a result before it is durable; what follows is counted as lost",
-        rules: "S5 S6",
+        what: "MariaDB shows a result or a lease before it is durable, and may forget it if it dies",
+        rules: "S5 S6 S18",
         most: &[
             // Happens only if the server dies between the two moments. Measured: 0.
             ("mariadb", 2, 1),

@@ -89,7 +89,7 @@ pub fn judge(run: &Run) -> Judgement {
         }
         // If the rules found no violation, search for a valid order of the calls too.
         if found.len() == from {
-            match order::s18(story, &mut found) {
+            match order::s18(run, story, &mut found) {
                 order::Search::Ended => {}
                 order::Search::GivenUp => {
                     unsearched += 1;
@@ -111,7 +111,8 @@ pub fn judge(run: &Run) -> Judgement {
         violation.documented
             || RELAXED.contains(&violation.rule) && run.faulty(violation.at, violation.at, window)
     });
-    let (counts, shares) = (Counts::of(run), Share::all(run));
+    let (mut counts, shares) = (Counts::of(run), Share::all(run));
+    counts.undisturbed = [true, false].map(|same| waits.notified(run, same).len() as u64);
     Judgement { violations, losses, counts, shares, unsearched }
 }
 

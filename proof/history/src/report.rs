@@ -7,6 +7,7 @@ use crate::excuse::Share;
 use crate::judge::{Judgement, Violation};
 use crate::read::Lines;
 use crate::rules;
+use crate::rules::pace::MEDIAN_OF;
 use crate::story::Run;
 
 /// How many violations are shown in full. The others are only counted.
@@ -117,7 +118,12 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
     writeln!(text, "\ninvariants:")?;
     for (id, what) in rules::RULES.iter().map(|(id, what, _)| (*id, *what)).chain([rules::S18]) {
         let broken = judgement.violations.iter().filter(|violation| violation.rule == id).count();
+        let few = |at: usize| counts.undisturbed[at] < MEDIAN_OF as u64;
         let judged = match id {
+            "L2" if few(0) => "median within a process not judged: too few wake-ups",
+            "L2" if few(1) && manifest.pushes => {
+                "median across processes not judged: too few wake-ups"
+            }
             "ACQ-10" if manifest.guard == "none" => "not judged: no effects",
             "OPS-3" | "OPS-4" if counts.interventions == 0 => "not judged: no operators",
             _ => "",

@@ -108,16 +108,17 @@ impl Op {
     pub fn end(&self) -> u64 {
         self.answer.unwrap_or(NEVER)
     }
-
-    /// Returns whether a lease that this call got when it was first sent may have been over when
-    /// the call was sent again. If not, the repeated call was answered with the same lease (ACQ-9).
-    #[must_use]
-    pub fn may_outlast_its_lease(&self) -> bool {
-        self.end().saturating_sub(self.invoke).saturating_add(slop(self.lease)) >= self.lease
-    }
 }
 
 impl Story {
+    /// Returns whether a lease that this call got when it was first sent may have been over, by the
+    /// store's clock, when the call was sent again. If not, the repeated call was answered with the
+    /// same lease (ACQ-9).
+    #[must_use]
+    pub fn may_outlast_its_lease(&self, op: &Op) -> bool {
+        self.clock.left_of(op, op.lease, op.end()) <= slop(op.lease)
+    }
+
     /// If the excuse applies to the operation, notes that. Returns `applies`.
     pub(crate) fn excuse(&self, excuse: Excuse, op: &Op, applies: bool) -> bool {
         if applies {

@@ -12,11 +12,12 @@ use std::collections::HashSet;
 
 use model::{Answer, Fenced, Op as Step, Owner, Print, Record, Slot, Tick, Value};
 
+use super::result::lease_shown_too_early;
 use super::wrong;
 use crate::event::{Fun, Said};
 use crate::excuse::Excuse;
 use crate::judge::Violation;
-use crate::story::{Op, StoreClock, Story};
+use crate::story::{Op, Run, StoreClock, Story};
 use crate::when::MS;
 
 mod bounds;
@@ -52,8 +53,8 @@ const AMBIGUOUS: usize = 128;
 /// S18: there is an order of the calls in which the sequential record gives the answers that were
 /// given. The order agrees with the times at which each call was sent and answered, and contains
 /// each call without an answer once or not at all.
-pub fn s18(story: &Story, found: &mut Vec<Violation>) -> Search {
-    let Some(puzzle) = Puzzle::of(story) else { return Search::GivenUp };
+pub fn s18(run: &Run, story: &Story, found: &mut Vec<Violation>) -> Search {
+    let Some(puzzle) = Puzzle::of(run, story) else { return Search::GivenUp };
     match puzzle.solve() {
         Found::Order => Search::Ended,
         Found::TooMuch => Search::GivenUp,
@@ -128,13 +129,13 @@ struct Node {
 }
 
 impl<'s> Puzzle<'s> {
-    fn of(story: &'s Story) -> Option<Self> {
+    fn of(run: &Run, story: &'s Story) -> Option<Self> {
         let (mut owners, mut values, mut prints) = (Vec::new(), Vec::new(), Vec::new());
         let (mut sure, mut maybe) = (Vec::new(), Vec::new());
         for op in &story.ops {
             let counts =
                 !op.failed && op.fun != Fun::Wait && !(op.is_info() && op.fun == Fun::Look);
-            if !counts {
+            if !counts || lease_shown_too_early(run, story, op) {
                 continue;
             }
             // If an operator supplied the result, the result's hash stands in for the owner.
@@ -168,7 +169,7 @@ impl<'s> Puzzle<'s> {
             }
             // A second copy of an answered call can have a further effect only in these cases.
             let matters = match op.fun {
-                Fun::Acquire => op.may_outlast_its_lease() || story.is_forced_beside(op),
+                Fun::Acquire => story.may_outlast_its_lease(op) || story.is_forced_beside(op),
                 Fun::Complete | Fun::Release => !op.said(Said::Done),
                 Fun::Extend => op.said(Said::Lost),
                 fun => fun.is_force() && !op.said(Said::Done),

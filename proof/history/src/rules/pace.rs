@@ -186,6 +186,15 @@ impl Waits {
         self.judged.push(Wait { rule, story, due, late, same, lines });
     }
 
+    /// Returns the waits that a notification should end: those for a change in the waiter's own
+    /// process, or those for a change in another process, of which not every store notifies.
+    #[must_use]
+    pub fn notified(&self, run: &Run, same: bool) -> Vec<&Wait> {
+        let notifies = same || run.manifest.pushes;
+        let of = |wait: &&Wait| notifies && wait.rule == "L2" && wait.same == same;
+        self.judged.iter().filter(of).collect()
+    }
+
     /// Checks the waits against the bounds.
     pub(crate) fn judge(&self, run: &Run, found: &mut Vec<Violation>) {
         let bound = run.poll() + TIMER_NS;
@@ -211,10 +220,7 @@ impl Waits {
         // Judge each kind separately: wake-ups within a process are so fast that they would hide
         // that no wake-up reaches another process.
         for same in [true, false] {
-            let pushed = |wait: &&Wait| {
-                wait.rule == "L2" && wait.same == same && (same || run.manifest.pushes)
-            };
-            let mut woken: Vec<&Wait> = self.judged.iter().filter(pushed).collect();
+            let mut woken = self.notified(run, same);
             woken.sort_by_key(|wait| wait.late);
             if woken.len() < MEDIAN_OF {
                 continue;

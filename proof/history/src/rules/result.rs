@@ -6,10 +6,13 @@ use crate::event::{Fun, Said};
 use crate::excuse::Excuse;
 use crate::judge::Violation;
 use crate::story::{Completed, Fault, Op, Run, Story, Tenure};
-use crate::when::slop;
+use crate::when::{MS, slop};
 
 /// The interventions after which finished work may run again.
 const FORGET: [Fun; 1] = [Fun::ForceForget];
+
+/// The longest time by which `InnoDB` may show a commit before it is durable.
+const SHOWN_EARLY: u64 = 1_000 * MS;
 
 fn accepted<'s>(story: &'s Story, holder: &'s Tenure) -> impl Iterator<Item = &'s Op> {
     holder.of(story, Fun::Complete).filter(|op| op.said(Said::Done))
@@ -93,10 +96,33 @@ pub fn s5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
 /// whose completion was never acknowledged.
 fn shown_too_early(run: &Run, story: &Story, done: &Completed, later: &Op) -> bool {
     let died = |fault: &Fault| fault.name == "restart" && fault.from >= done.from;
-    let shown = matches!(run.manifest.store.as_str(), "mariadb" | "mysql")
-        && !done.acknowledged
-        && run.faulty(done.from, later.invoke, died);
+    let shown = shows_early(run) && !done.acknowledged && run.faulty(done.from, later.invoke, died);
     story.excuse(Excuse::ShownEarly, later, shown)
+}
+
+/// Returns whether the call was told of a lease that the server may have forgotten when it died:
+/// no caller got the answer to the lease's grant, and no call saw its token after the server's
+/// death.
+pub(super) fn lease_shown_too_early(run: &Run, story: &Story, told: &Op) -> bool {
+    let (true, true, Some(token)) = (shows_early(run), told.said(Said::Busy), told.token) else {
+        return false;
+    };
+    let seen_later = |fault: &Fault| {
+        let up = fault.real.map_or(fault.to, |(_, up)| Some(up));
+        let is_later = |op: &Op| up.is_some_and(|up| op.end() > up);
+        // A waiter names the token that it saw before.
+        let mut answers =
+            story.ops.iter().filter(|op| op.fun != Fun::Wait && op.token == Some(token));
+        answers.any(is_later)
+    };
+    let died = |fault: &Fault| fault.name == "restart" && !seen_later(fault);
+    let last = told.end().saturating_add(SHOWN_EARLY);
+    let shown = story.by_token(token).is_none() && run.faulty(told.invoke, last, died);
+    story.excuse(Excuse::ShownEarly, told, shown)
+}
+
+fn shows_early(run: &Run) -> bool {
+    matches!(run.manifest.store.as_str(), "mariadb" | "mysql")
 }
 
 /// S6 is violated if, within the ttl of an acknowledged completion, there is no record, or a

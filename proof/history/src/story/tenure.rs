@@ -83,7 +83,8 @@ impl Tenure {
     /// unless that lease was over by then.
     pub fn maybe_grants<'s>(&'s self, story: &'s Story) -> impl Iterator<Item = &'s Op> {
         self.of(story, Fun::Acquire).filter(|op| {
-            op.is_info() || op.twice && (op.may_outlast_its_lease() || story.is_forced_beside(op))
+            op.is_info()
+                || op.twice && (story.may_outlast_its_lease(op) || story.is_forced_beside(op))
         })
     }
 

@@ -188,3 +188,19 @@ fn sto_4_after_a_clock_was_set_back_a_heartbeat_may_shorten_how_long_its_record_
     assert!(!broken(&gone("1400-1402 extend A done lease=340")).is_empty());
     assert!(!broken(&gone("")).is_empty());
 }
+
+#[test]
+fn acq_9_a_call_that_was_sent_twice_may_have_held_a_lease_that_a_move_of_the_clock_ended() {
+    // The first copy of A's call was granted a lease of 600 ms. The clock was then set forward, so B
+    // took over, and the second copy met B's result.
+    let twice = "1000-1100 fault cut
+        p7 1010-1300 acquire A complete v=2 of=2 lease=600
+        1200-1201 fault jump moved=20000
+        p4 1210-1215 acquire B took_over 2 lease=600
+        p4 1250-1260 complete B done v=2";
+    assert!(broken(twice).is_empty(), "{:?}", broken(twice));
+    let unmoved = twice.replace("moved=20000", "moved=0");
+    assert_eq!(broken(&unmoved), ["S2"]);
+    let uncut = twice.replace("1000-1100 fault cut", "900-901 fault cut");
+    assert_eq!(broken(&uncut), ["S2"]);
+}

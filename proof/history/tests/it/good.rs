@@ -262,3 +262,27 @@ fn s6_mariadb_may_forget_what_it_showed_before_it_was_durable_and_nobody_else_ma
     let acknowledged = script.replace("10-? complete A v=7", "10-12 complete A done v=7");
     assert_eq!(judged("mariadb", &acknowledged).0, 1);
 }
+
+#[test]
+fn s18_mariadb_may_forget_a_lease_that_it_showed_before_it_was_durable_and_nobody_else_may() {
+    // B's grant had no answer, and its lease, with a ttl of an hour, is gone after the server died.
+    let script = "0-2 acquire A granted 1 lease=50 ttl=100
+        60-? acquire B lease=50 ttl=3600000
+        62-63 acquire C busy 2 left=49
+        64-90 fault restart
+        95-96 wait 2 woken
+        300-302 acquire D granted 3";
+    let judged = |store: &str, script: &str| {
+        let manifest = history::Manifest { store: store.into(), ..crate::script::manifest() };
+        let violations = history::judge(&crate::script::run_of(manifest, script)).violations;
+        violations.iter().map(|violation| violation.rule).collect::<Vec<_>>()
+    };
+    assert!(judged("mariadb", script).is_empty());
+    assert_eq!(judged("postgres", script), ["S18"]);
+    let heard = script.replace("60-? acquire B", "60-61 acquire B took_over 2");
+    assert_eq!(judged("mariadb", &heard), ["S2"]);
+    let long_before = script.replace("64-90", "2064-2090").replace("300-302", "3000-3002");
+    assert_eq!(judged("mariadb", &long_before), ["S18"]);
+    let kept = format!("{script}\n100-101 acquire E busy 2 left=9");
+    assert_eq!(judged("mariadb", &kept), ["S18"], "the lease was there after the restart");
+}

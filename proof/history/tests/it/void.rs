@@ -94,6 +94,36 @@ fn minimum_counts_are_in_proportion_and_only_of_faults_that_were_asked_for() {
 }
 
 #[test]
+fn l2_wake_ups_that_are_too_few_for_a_median_are_named() {
+    let missing = |share, pushes, scripts: usize| {
+        let wait = |at: usize| {
+            let script = "0-2 acquire A granted 1 lease=1000
+                p2 5-24 respond c1 replayed wait=2000 v=7 of=1
+                p2 5-6 acquire B busy 1 left=995 call=1
+                20-22 complete A done v=7
+                p2 22-24 acquire C complete v=7 of=1 call=1";
+            let (call, key) = (at + 1, format!(" key=k{at}"));
+            let line = |line: &str| line.trim().replace("c1 ", &format!("c{call} ")) + &key;
+            let line = |text: &str| line(text).replace("call=1", &format!("call={call}"));
+            script.lines().map(line).collect::<Vec<_>>().join("\n")
+        };
+        let script = (0..scripts).map(wait).collect::<Vec<_>>().join("\n");
+        let manifest = history::Manifest { share, pushes, workers: 2, ..manifest() };
+        let judgement = history::judge(&crate::script::run_of(manifest, &script));
+        let undisturbed = judgement.counts.undisturbed;
+        let missing = judgement.missing().into_iter().map(|count| count.name);
+        let missing = missing.filter(|name| name.starts_with("undisturbed")).collect::<Vec<_>>();
+        (undisturbed, missing)
+    };
+    let (same, other) =
+        ("undisturbed wake-ups in the same process", "undisturbed wake-ups in another process");
+    assert_eq!(missing(1.0, true, 9), ([0, 9], vec![same, other]));
+    assert_eq!(missing(1.0, true, 10), ([0, 10], vec![same]));
+    assert_eq!(missing(1.0, false, 10), ([0, 0], vec![same]), "nothing notifies another process");
+    assert_eq!(missing(0.03, true, 9), ([0, 9], vec![]), "a short run says so in its report");
+}
+
+#[test]
 fn a_fault_while_the_server_was_down_is_counted_by_when_it_began() {
     let counts = |script: &str| {
         let run = crate::script::run(script);
