@@ -71,17 +71,14 @@ impl SqliteConfig {
         let rest = url
             .strip_prefix("sqlite:")
             .ok_or_else(|| refuse("invalid URL of a SQLite store; expected `sqlite:FILE`"))?;
-        let rest = if let Some(rest) = rest.strip_prefix("//") {
-            // Taken for a path, a password would be shown in messages (ID-4).
-            if rest.split(['/', '?']).next().is_some_and(|host| host.contains('@')) {
-                return Err(refuse(
-                    "the URL of a SQLite store has no user, password or host; write `sqlite:FILE`",
-                ));
-            }
-            rest
-        } else {
-            rest
-        };
+        // Taken for a path, a password would be shown in messages (ID-4).
+        let authority = url.split_once("://").and_then(|(_, rest)| rest.split(['/', '?']).next());
+        if authority.is_some_and(|host| host.contains('@')) {
+            return Err(refuse(
+                "the URL of a SQLite store has no user, password or host; write `sqlite:FILE`",
+            ));
+        }
+        let rest = rest.strip_prefix("//").unwrap_or(rest);
         let (file, query) = rest.split_once('?').unwrap_or((rest, ""));
         if file.is_empty() {
             return Err(refuse("the URL of a SQLite store has no file name; write `sqlite:FILE`"));
@@ -249,7 +246,13 @@ mod tests {
 
     #[test]
     fn id_4_a_password_in_a_url_is_refused_and_not_shown() {
-        for url in ["sqlite://:canary@", "sqlite://u:canary@h/a.db", "sqlite://canary@h?table=t"] {
+        for url in [
+            "sqlite://:canary@",
+            "sqlite://u:canary@h/a.db",
+            "sqlite://canary@h?table=t",
+            "sqlite:://u:canary@h",
+            "sqlite:a.db?x=://u:canary@h",
+        ] {
             let error = SqliteConfig::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config, "{url}");
             assert!(!format!("{error} {error:?}").contains("canary"), "{error:?}");

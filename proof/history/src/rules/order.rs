@@ -100,7 +100,7 @@ struct Puzzle<'s> {
 }
 
 /// The record, and the bounds of its times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 struct State {
     slot: Slot,
     /// The recorded token, if its grant was answered, and the largest token of an answered grant.
@@ -133,9 +133,9 @@ impl<'s> Puzzle<'s> {
         let (mut owners, mut values, mut prints) = (Vec::new(), Vec::new(), Vec::new());
         let (mut sure, mut maybe) = (Vec::new(), Vec::new());
         for op in &story.ops {
-            let counts =
-                !op.failed && op.fun != Fun::Wait && !(op.is_info() && op.fun == Fun::Look);
-            if !counts || lease_shown_too_early(run, story, op) {
+            let says_nothing =
+                op.failed || op.fun == Fun::Wait || op.is_info() && op.fun == Fun::Look;
+            if says_nothing || lease_shown_too_early(run, story, op) {
                 continue;
             }
             // If an operator supplied the result, the result's hash stands in for the owner.
@@ -194,17 +194,7 @@ impl<'s> Puzzle<'s> {
     }
 
     fn solve(&self) -> Found {
-        let start = State {
-            slot: Slot::default(),
-            token: None,
-            top: 0,
-            now: 0,
-            ends: (0, 0),
-            since: 0,
-            granted: (0, 0),
-            kept: 0,
-        };
-        let mut open = vec![Node { first: 0, mask: 0, maybe: 0, state: start }];
+        let mut open = vec![Node { first: 0, mask: 0, maybe: 0, state: State::default() }];
         let mut seen = HashSet::new();
         let (mut whole, mut furthest) = (true, 0);
         while let Some(node) = open.pop() {
