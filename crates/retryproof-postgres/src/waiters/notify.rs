@@ -18,7 +18,7 @@ use crate::connection::hosts::{HostSelector, OpenedConnection};
 use crate::error::Failure;
 use crate::waiters::Waiters;
 
-/// The time limit for opening a connection, and for emptying the outbox.
+/// The time limit for opening a connection, for the LISTEN on it, and for emptying the outbox.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The backoff between attempts to LISTEN. Its first step is also the pause after a NOTIFY has
 /// failed twice.
@@ -58,7 +58,14 @@ impl Drop for NotifyTask {
 /// A listener, and the epoch of its connection.
 type Listening = (PgListener, u64);
 
+/// Listens on a new connection. The time limit also covers a network that drops packets between the
+/// statements, which only this function would wait for.
 async fn listen(hosts: &HostSelector, channel: &str) -> Result<Listening, Failure> {
+    let listening = timeout(NOTIFY_TIMEOUT, listen_unlimited(hosts, channel)).await;
+    listening.unwrap_or_else(|_| Err(Failure::Store(Error::unavailable("LISTEN got no answer"))))
+}
+
+async fn listen_unlimited(hosts: &HostSelector, channel: &str) -> Result<Listening, Failure> {
     let (options, epoch) = match hosts.can_move() {
         false => (hosts.options_of(0), 0),
         true => {
@@ -110,7 +117,6 @@ async fn receive(
         }
         failures += 1;
         sleep(RETRY.after(failures)).await;
-        // The pool's acquire timeout limits how long opening the connection takes.
         match listen(&hosts, &channel).await {
             Ok(new) => {
                 listener = Some(new);

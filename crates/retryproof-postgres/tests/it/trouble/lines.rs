@@ -249,6 +249,42 @@ async fn sto_5_acq_4_a_listening_connection_that_is_silently_lost_is_noticed() {
 }
 
 #[tokio::test]
+async fn sto_5_acq_4_a_listen_without_an_answer_is_given_up() {
+    let table = Table::new().await;
+    let (proxy, through) = proxied(&table.url).await;
+    let through = format!("{through}?application_name={}", table.name);
+    let store = store(&through, &table, Pooler::Session).await;
+    let mut stranger = table.stranger().await;
+    // The store listens on a new connection, whose requests take a while.
+    proxy.delay(Duration::from_millis(400));
+    proxy.cut();
+    while !format!("{store:?}").contains("listening: false") {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // The server is ready for the first statement, and the delay still holds it back.
+    let is_ready = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name='{}' AND state='idle' \
+         AND query='' AND backend_start>now()-interval '5 s'",
+        table.name
+    );
+    while stranger.number(&is_ready).await == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    proxy.stall(true);
+    let before = proxy.lines();
+    pass(Duration::from_secs(6)).await;
+    let dialled = async {
+        while proxy.lines() == before {
+            pass(Duration::from_secs(1)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let dialled = tokio::time::timeout(Duration::from_secs(60), dialled).await;
+    dialled.expect("the store listens on another connection");
+    drop(store);
+}
+
+#[tokio::test]
 async fn sto_5_a_connection_that_idled_for_five_minutes_is_not_used_again() {
     let table = Table::new().await;
     let url = format!("{}?application_name={}", table.url, table.name);
