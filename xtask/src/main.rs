@@ -40,7 +40,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   lock-check     what the lock files of users come to: one SQLite, both ends of its driver's range
   services up|down|status [NAME...]
                  the servers that stores and listeners are tested against, and the driver of a browser (postgres, pgbouncer,
-                 mariadb, redis, sentinel, chromium, nats, rabbitmq; all of them without a name): private ones on
+                 mariadb, redis, sentinel, cluster, chromium, nats, rabbitmq; all of them without a name): private ones on
                  loopback, installed first where Debian's packages are missing
   bench [--runs N] [SUITE]
                  measure (memory, http, sqlite, postgres, mariadb, redis; all of them without a name, but not growth, which

@@ -13,7 +13,7 @@ use crate::services::ForTests;
 const SERVERS: [(&str, &[&str]); 3] = [
     ("postgres", &["postgres", "pgbouncer"]),
     ("mysql", &["mariadb"]),
-    ("redis", &["redis", "sentinel"]),
+    ("redis", &["redis", "sentinel", "cluster"]),
 ];
 
 /// Crates whose tests need no server.
@@ -63,8 +63,8 @@ mod tests {
             let words: Vec<String> = line.split_whitespace().map(String::from).collect();
             needed(&words)
         };
-        assert_eq!(needed("--seed 7").len(), 5, "all crates");
+        assert_eq!(needed("--seed 7").len(), 6, "all crates");
         assert_eq!(needed("core --count 20"), [""; 0]);
-        assert_eq!(needed("core retryproof-redis"), ["redis", "sentinel"]);
+        assert_eq!(needed("core retryproof-redis"), ["redis", "sentinel", "cluster"]);
     }
 }

@@ -18,6 +18,7 @@ use crate::Verdict;
 
 mod account;
 mod chromium;
+mod cluster;
 mod env;
 mod for_tests;
 mod install;
@@ -36,6 +37,7 @@ mod wire;
 
 pub(crate) use for_tests::ForTests;
 use install::Tools;
+pub(crate) use install::promtool;
 use server::{Failure, SERVERS, Server};
 use site::Site;
 
@@ -57,7 +59,7 @@ pub(crate) struct Service {
     on: Option<&'static str>,
 }
 
-pub(crate) const SERVICES: [Service; 9] = [
+pub(crate) const SERVICES: [Service; 10] = [
     Service {
         name: "postgres",
         programs: &["initdb", "postgres", "faketime"], // `faketime`: for tests of the command
@@ -96,6 +98,7 @@ pub(crate) const SERVICES: [Service; 9] = [
         packages: &["redis-server"],
         on: None,
     },
+    Service { name: "cluster", programs: &["redis-server"], packages: &["redis-server"], on: None },
     Service {
         name: "chromium",
         programs: &["chromium", "chromedriver"],
@@ -110,17 +113,6 @@ pub(crate) const SERVICES: [Service; 9] = [
         on: None,
     },
 ];
-
-/// Prometheus, of which the tests use only the tool `promtool`, which checks the alerts, and no
-/// server.
-const PROMETHEUS: Service =
-    Service { name: "prometheus", programs: &["promtool"], packages: &["prometheus"], on: None };
-
-/// Returns the path of `promtool`, which is installed first if it is missing.
-pub(crate) fn promtool() -> Result<String, String> {
-    let tools = install::tools(&[&PROMETHEUS])?;
-    tools.path("promtool").map_err(|error| error.to_string())
-}
 
 /// Runs `cargo xtask services COMMAND [NAME...]`.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
@@ -251,8 +243,10 @@ fn start(site: &Mutex<Site>, tools: &Tools, service: &Service) -> Result<u16, Fa
             pause();
         }
     }
-    if service.name == "sentinel" {
-        redis::settle(&recipes, READY_WITHIN)?;
+    match service.name {
+        "sentinel" => redis::settle(&recipes, READY_WITHIN)?,
+        "cluster" => cluster::settle(&recipes, READY_WITHIN)?,
+        _ => {}
     }
     Ok(port)
 }
@@ -271,6 +265,7 @@ fn recipes(site: &Site, tools: &Tools, service: &Service) -> io::Result<Vec<Serv
         "standby" => standby::servers(site, tools),
         "mariadb" => mariadb::server(site, tools).map(|server| vec![server]),
         "redis" => redis::standalone(site, tools).map(|server| vec![server]),
+        "cluster" => cluster::nodes(site, tools),
         "chromium" => chromium::driver(site, tools).map(|driver| vec![driver]),
         "nats" => nats::server(site, tools).map(|server| vec![server]),
         "rabbitmq" => rabbitmq::servers(site, tools),

@@ -4,7 +4,7 @@
 
 use super::server::SERVERS;
 use super::site::Site;
-use super::{SERVICES, chromium, mariadb, nats, postgres, rabbitmq, redis, standby};
+use super::{SERVICES, chromium, cluster, mariadb, nats, postgres, rabbitmq, redis, standby};
 
 /// The comment at the top of the file.
 const HEAD: &str = "\
@@ -19,6 +19,7 @@ const HEAD: &str = "\
 # RETRYPROOF_TEST_MARIADB    all privileges; ..._MARIADB_PASSWORD: the user `app`, confined to the database `app`
 # RETRYPROOF_TEST_REDIS      alone, append-only file on
 # RETRYPROOF_TEST_SENTINEL   three sentinels of one primary with two replicas
+# RETRYPROOF_TEST_CLUSTER    a Redis Cluster: three primaries with a replica each
 # RETRYPROOF_TEST_CHROMIUM   a WebDriver; its browser needs `--no-sandbox` in containers
 # RETRYPROOF_TEST_NATS       JetStream on, streams on disk; no login
 # RETRYPROOF_TEST_RABBITMQ   the default virtual host; the user `guest`, who may do everything
@@ -37,6 +38,7 @@ pub(super) fn variables(site: &Site) -> Vec<(String, String)> {
             "standby" => standby::urls(site),
             "mariadb" => mariadb::urls(site),
             "redis" => redis::urls(site),
+            "cluster" => cluster::urls(site),
             "chromium" => chromium::urls(site),
             "nats" => nats::urls(site),
             "rabbitmq" => rabbitmq::urls(site),

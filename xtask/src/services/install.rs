@@ -190,6 +190,17 @@ impl Drop for Quiet {
     }
 }
 
+/// Prometheus, of which the tests use only the tool `promtool`, which checks the alerts, and no
+/// server.
+const PROMETHEUS: Service =
+    Service { name: "prometheus", programs: &["promtool"], packages: &["prometheus"], on: None };
+
+/// Returns the path of `promtool`, which is installed first if it is missing.
+pub(crate) fn promtool() -> Result<String, String> {
+    let tools = tools(&[&PROMETHEUS])?;
+    tools.path("promtool").map_err(|error| error.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

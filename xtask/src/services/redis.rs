@@ -57,7 +57,12 @@ pub(super) fn settle(group: &[Server], bound: Duration) -> Result<(), Failure> {
     Ok(())
 }
 
-fn server(site: &Site, tools: &Tools, name: &'static str, role: &str) -> io::Result<Server> {
+pub(super) fn server(
+    site: &Site,
+    tools: &Tools,
+    name: &'static str,
+    role: &str,
+) -> io::Result<Server> {
     let dir = site.dir(name);
     // A crash of the server loses nothing. A power loss can lose the last second, as in production.
     let durable = "save \"\"\nappendonly yes\nappendfsync everysec\nrepl-diskless-sync-delay 0\n";

@@ -29,7 +29,7 @@ const fn kind(name: &'static str, service: &'static str) -> Kind {
 }
 
 /// All servers, in the order in which they start. They are stopped in the reverse order.
-pub(super) const SERVERS: [Kind; 16] = [
+pub(super) const SERVERS: [Kind; 22] = [
     // On TERM, PostgreSQL would wait until its clients disconnect.
     Kind { pid_file: "data/postmaster.pid", stop: "INT", ..kind("postgres", "postgres") },
     Kind { pid_file: "data/postmaster.pid", stop: "INT", ..kind("standby-primary", "standby") },
@@ -44,6 +44,12 @@ pub(super) const SERVERS: [Kind; 16] = [
     kind("sentinel-1", "sentinel"),
     kind("sentinel-2", "sentinel"),
     kind("sentinel-3", "sentinel"),
+    kind("cluster-1", "cluster"),
+    kind("cluster-2", "cluster"),
+    kind("cluster-3", "cluster"),
+    kind("cluster-4", "cluster"),
+    kind("cluster-5", "cluster"),
+    kind("cluster-6", "cluster"),
     kind("chromium", "chromium"),
     kind("nats", "nats"),
     Kind { pid_file: "data/pid", ..kind("rabbitmq-epmd", "rabbitmq") },

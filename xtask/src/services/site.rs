@@ -130,14 +130,19 @@ impl Site {
             .map(|kind| kind.name)
             .filter(|name| !self.entries.contains_key(*name))
             .collect();
-        let taken: Vec<u16> = self.entries.values().map(|entry| entry.port).collect();
-        let mut seed = DefaultHasher::new();
-        (&self.home, std::process::id()).hash(&mut seed);
-        let ports = ports::draw(names.len(), &taken, seed.finish())?;
+        let ports = self.free_ports(names.len())?;
         for (name, port) in names.into_iter().zip(ports) {
             self.entries.insert(name.into(), Entry { pid: 0, began: 0, port });
         }
         self.save()
+    }
+
+    /// Returns free ports that no server of these services has.
+    pub(super) fn free_ports(&self, count: usize) -> io::Result<Vec<u16>> {
+        let taken: Vec<u16> = self.entries.values().map(|entry| entry.port).collect();
+        let mut seed = DefaultHasher::new();
+        (&self.home, std::process::id()).hash(&mut seed);
+        ports::draw(count, &taken, seed.finish())
     }
 
     /// Notes that a server was started as process `pid`.
