@@ -105,7 +105,7 @@ pub(crate) fn redacted(url: &str) -> String {
         "memory" if rest.is_empty() => return url.to_owned(),
         "sqlite" => return url.to_owned(),
         "postgres" | "postgresql" | "mysql" | "mariadb" | "redis" | "rediss" | "redis+sentinel"
-        | "rediss+sentinel" => {}
+        | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {}
         _ => return HIDDEN.to_owned(),
     }
     let Some(rest) = rest.strip_prefix("//") else { return format!("{scheme}:{HIDDEN}") };
@@ -137,6 +137,7 @@ mod tests {
             ),
             ("mysql://h/d?password=canary", "mysql://h/d?(hidden)"),
             ("redis+sentinel://:canary@a:1,b:2/main/0", "redis+sentinel://(hidden)@a:1,b:2/main/0"),
+            ("redis+cluster://u:canary@a:1,b:2", "redis+cluster://(hidden)@a:1,b:2"),
             ("postgres://app:can?ary@h/d", "postgres://(hidden)"),
             ("postgres://app:can@ary@h/d", "postgres://(hidden)"),
             ("redis://h?sentinel-password=a@canary", "redis://(hidden)"),

@@ -142,8 +142,8 @@ pub struct IdempotencyConfig {
     pub postgres: PostgresSettings,
     /// `mysql.*`: settings for a [`store`](Self::store) URL that names a MySQL or MariaDB server.
     pub mysql: MysqlSettings,
-    /// `redis.*`: settings for a [`store`](Self::store) URL that names a Redis server or a Sentinel
-    /// group.
+    /// `redis.*`: settings for a [`store`](Self::store) URL that names a Redis server, a Sentinel
+    /// group or a Redis Cluster.
     pub redis: RedisSettings,
 }
 

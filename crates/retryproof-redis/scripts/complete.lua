@@ -34,5 +34,5 @@ end
 local record = 'rp2C' .. sub(head, 5, 40) .. sub(ARGV[1], 17) .. sub(head, 56, note) .. ARGV[3]
 redis.call('SET', KEYS[1], record, 'PX', ARGV[2])
 -- Without the right to the channel, the completion still succeeds, and waiters poll.
-redis.pcall('PUBLISH', KEYS[1], 'C')
+redis.pcall('SPUBLISH', KEYS[1], 'C')
 return 1

@@ -62,10 +62,10 @@ if action == 'resolve' then
   end
   local head = sub(ARGV[4], 1, 16) .. sub(old, 21, 38) .. '\0\0' .. sub(ARGV[4], 17, 29) .. length
   call('SET', KEYS[1], 'rp2C' .. head .. kept .. ARGV[6], 'PX', ARGV[5])
-  redis.pcall('PUBLISH', KEYS[1], 'C')
+  redis.pcall('SPUBLISH', KEYS[1], 'C')
   return 'A'
 end
 -- A released and a forgotten key keep the last token for a while (ACQ-10).
 call('SET', KEYS[1], 'rp2R' .. ARGV[4] .. token .. ARGV[6], 'PX', ARGV[5])
-redis.pcall('PUBLISH', KEYS[1], 'R')
+redis.pcall('SPUBLISH', KEYS[1], 'R')
 return 'A'

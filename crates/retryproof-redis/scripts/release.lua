@@ -20,5 +20,5 @@ if state == 'rp2C' or string.sub(head, 5, 20) ~= ARGV[1] then
   return 0
 end
 redis.call('SET', KEYS[1], 'rp2R' .. ARGV[2] .. string.sub(head, 21, 36) .. ARGV[4], 'PX', ARGV[3])
-redis.pcall('PUBLISH', KEYS[1], 'R')
+redis.pcall('SPUBLISH', KEYS[1], 'R')
 return 1

@@ -15,7 +15,7 @@ pub(crate) const DEFAULT_PREFIX: &str = "retryproof";
 pub(crate) const BULK_LIMIT: usize = 512 << 20;
 
 /// A host and its port.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Address {
     pub(crate) host: String,
     pub(crate) port: u16,
@@ -27,11 +27,12 @@ impl fmt::Display for Address {
     }
 }
 
-/// The primary, or the sentinels that report its address.
+/// The primary, the sentinels that report its address, or nodes of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     Single(Address),
     Sentinel { nodes: Vec<Address>, service: String },
+    Cluster(Vec<Address>),
 }
 
 /// The configuration of a [`RedisStore`](crate::RedisStore). `Debug` does not show passwords.
@@ -69,7 +70,9 @@ impl RedisConfig {
     /// - `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`; `rediss://` for TLS, which needs the feature
     ///   `tls`;
     /// - `redis+sentinel://[USER[:PASSWORD]@]HOST[:PORT],HOST[:PORT]…/SERVICE[/DB]`;
-    ///   `rediss+sentinel://` for TLS.
+    ///   `rediss+sentinel://` for TLS;
+    /// - `redis+cluster://[USER[:PASSWORD]@]HOST[:PORT],HOST[:PORT]…` with some nodes of a Redis
+    ///   Cluster, which report the others (STO-8); `rediss+cluster://` for TLS.
     ///
     /// User, password and service are percent-decoded. Parameters follow a `?`, separated by `&`:
     /// `prefix=NAME`, `wait-replicas=REPLICAS`, `wait-timeout=PT1S`, `sentinel-user=NAME`,
@@ -135,7 +138,7 @@ impl RedisConfig {
         self
     }
 
-    /// Sets the database number. Default: 0.
+    /// Sets the database number. Default: 0, which is the only database of a cluster.
     #[must_use]
     pub fn with_db(mut self, db: u32) -> Self {
         self.db = db;
@@ -222,6 +225,13 @@ impl RedisConfig {
                  feature `tls`",
             ));
         }
+        if self.db != 0 && self.is_cluster() {
+            return Err(Error::new(
+                ErrorKind::Config,
+                "a Redis Cluster has only the database 0; leave out the number",
+            )
+            .with("database", self.db));
+        }
         if !is_store_name(&self.prefix) {
             return Err(Error::new(
                 ErrorKind::Config,
@@ -251,6 +261,10 @@ impl RedisConfig {
             ));
         }
         Ok(())
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.target, Target::Cluster(_))
     }
 
     /// Returns the time that `WAIT` adds to the call timeout; zero if calls do not wait for

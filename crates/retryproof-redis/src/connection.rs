@@ -136,7 +136,8 @@ impl Connector {
         let login = login(self.config.user.as_deref(), self.config.password.as_deref());
         let connected = async {
             let mut connection = self.connect(at, login, purpose).await?;
-            handshake::greet(&mut connection.driver, self.config.db, &self.scripts).await?;
+            let (db, in_cluster) = (self.config.db, self.config.is_cluster());
+            handshake::greet(&mut connection.driver, db, &self.scripts, in_cluster).await?;
             Ok(connection)
         };
         connected.await.map_err(|failure: Failure| failure.into_error().with("server", at))

@@ -3,6 +3,7 @@
 //! rights of the user (OPS-5).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -12,13 +13,15 @@ use retryproof_core::{Error, ErrorKind, Identity, Result};
 use retryproof_store_kit::{clock_skew, lacks_privileges};
 use tokio::time::timeout;
 
-use crate::config::RedisConfig;
+use crate::config::{RedisConfig, Target};
 use crate::connection::handshake::{check_hello, check_role};
-use crate::connection::{Connection, Request};
+use crate::connection::{Connection, Connector, Request};
 use crate::error::Failure;
-use crate::pool::primary::PrimaryLocator;
+use crate::pool::primary::{PrimaryLocator, PrimaryPlace};
 use crate::statement::{Scripts, config_get_all, get, rights};
 use crate::{identities, identity_mark, record};
+
+mod cluster;
 
 /// The time limit for all checks together.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -31,14 +34,15 @@ const SETTINGS: [&str; 5] =
 
 /// Rights without which the store works, but less well. The list omits HELLO, because Redis accepts
 /// that command from every user.
-const HELPFUL: [&str; 4] = ["+role", "+publish", "+subscribe", "+unsubscribe"];
+const HELPFUL: [&str; 4] = ["+role", "+spublish", "+ssubscribe", "+sunsubscribe"];
 /// Rights that only the inspection of records needs.
 const FOR_OPERATORS: [&str; 2] = ["+strlen", "+scan"];
 
 impl RedisConfig {
     /// Looks for what endangers the store: the server's role, version and mode, eviction,
     /// persistence, replicas, missing rights of the user, another identity secret, and a clock that
-    /// differs from this machine's (OPS-5). The checks write nothing. If the user lacks the right to
+    /// differs from this machine's (OPS-5); for a cluster also its nodes, and slots that have no
+    /// primary or are being moved (STO-8). The checks write nothing. If the user lacks the right to
     /// `INFO` or `CONFIG GET`, a note says which checks were left out.
     ///
     /// # Errors
@@ -59,39 +63,52 @@ impl RedisConfig {
     }
 
     async fn try_diagnose(&self) -> Result<Vec<StoreFinding>> {
-        let locator = PrimaryLocator::new(self.clone())?;
-        let at = locator.address().await?;
-        let connection = locator.connector().connect_unchecked(&at).await?;
+        let connector = Arc::new(Connector::new(self.clone())?);
+        let place = match &self.target {
+            Target::Cluster(seeds) => return self.diagnose_cluster(&connector, seeds).await,
+            Target::Single(at) => PrimaryPlace::Server(at.clone()),
+            Target::Sentinel { nodes, service } => {
+                PrimaryPlace::Sentinel { nodes: nodes.clone(), service: service.clone() }
+            }
+        };
+        let at = PrimaryLocator::new(Arc::clone(&connector), place).address().await?;
+        let connection = connector.connect_unchecked(&at).await?;
         let mut findings = Vec::new();
+        self.check_node(&connection, connector.scripts(), &mut findings).await?;
+        Ok(findings)
+    }
+
+    /// Checks one server, or one node of a cluster.
+    async fn check_node(
+        &self,
+        connection: &Connection,
+        scripts: &Scripts,
+        findings: &mut Vec<StoreFinding>,
+    ) -> Result<()> {
         let mut select = Cmd::new();
         select.arg("SELECT").arg(self.db);
-        if let Value::ServerError(_) = ask(&connection, &select).await? {
+        if let Value::ServerError(_) = ask(connection, &select).await? {
             findings.push(StoreFinding::error(
                 "database",
                 format!("The server does not let the user select the database {}.", self.db),
                 "Correct the number in the URL, or give the user the right `+select`.",
             ));
         } else {
-            let mark = ask(&connection, &get(&identity_mark::key(&self.prefix))).await?;
+            // In a cluster, only the node that has the key answers.
+            let mark = ask(connection, &get(&identity_mark::key(&self.prefix))).await?;
             findings.extend(identities::finding(mark, self.identity_secret.as_ref()));
         }
-        check_server(&connection, &mut findings).await?;
+        check_server(connection, self.is_cluster(), findings).await?;
         let sent = wall_clock_micros();
-        if let Some(time) = micros(&ask(&connection, &command("TIME")).await?) {
+        if let Some(time) = micros(&ask(connection, &command("TIME")).await?) {
             findings.extend(clock_skew(sent, time, wall_clock_micros()));
         }
-        let mut known = fields(&ask(&connection, &command("INFO")).await?);
-        let config = fields(&ask(&connection, &config_get_all(&SETTINGS)).await?);
+        let mut known = fields(&ask(connection, &command("INFO")).await?);
+        let config = fields(&ask(connection, &config_get_all(&SETTINGS)).await?);
         findings.extend(unexamined(!known.is_empty(), !config.is_empty()));
         known.extend(config);
-        check_settings(
-            &known,
-            self.wait_replicas.map_or(0, |(replicas, _)| replicas),
-            &mut findings,
-        );
-
-        self.check_rights(&connection, locator.connector().scripts(), &mut findings).await?;
-        Ok(findings)
+        check_settings(&known, self.wait_replicas.map_or(0, |(replicas, _)| replicas), findings);
+        self.check_rights(connection, scripts, findings).await
     }
 
     async fn check_rights(
@@ -102,7 +119,8 @@ impl RedisConfig {
     ) -> Result<()> {
         let key = record::key(&self.prefix, &Identity::of("retryproof.doctor", "probe")?);
         let mut missing = Vec::new();
-        for (right, cmd) in rights(&key, scripts, self.wait_replicas.is_some()) {
+        let (waits, in_cluster) = (self.wait_replicas.is_some(), self.is_cluster());
+        for (right, cmd) in rights(&key, scripts, waits, in_cluster) {
             let answer = ask(connection, &cmd).await?;
             if matches!(answer, Value::ServerError(error) if error.code() == "NOPERM") {
                 missing.push(right);
@@ -176,17 +194,24 @@ async fn ask(connection: &Connection, cmd: &Cmd) -> Result<Value> {
 
 /// Checks the role, the version and the mode. A finding repeats the message of the error with which
 /// connecting would fail.
-async fn check_server(connection: &Connection, findings: &mut Vec<StoreFinding>) -> Result<()> {
-    for (checked, advice) in [
-        (
-            check_hello(&ask(connection, &command("HELLO")).await?),
-            "Use a standalone server of Redis 7.0 or newer, or a Sentinel group.",
+async fn check_server(
+    connection: &Connection,
+    in_cluster: bool,
+    findings: &mut Vec<StoreFinding>,
+) -> Result<()> {
+    let hello = check_hello(&ask(connection, &command("HELLO")).await?, in_cluster);
+    let role = ask(connection, &command("ROLE")).await?;
+    let (server, role) = match in_cluster {
+        true => ("Use nodes of a Redis Cluster of Redis 7.0 or newer.", Ok(())),
+        false => (
+            "Use a standalone server of Redis 7.0 or newer, or a Sentinel group. For a Redis \
+             Cluster, use the scheme `redis+cluster`.",
+            check_role(&role),
         ),
-        (
-            check_role(&ask(connection, &command("ROLE")).await?),
-            "Point the URL at the primary, or at the sentinels.",
-        ),
-    ] {
+    };
+    for (checked, advice) in
+        [(hello, server), (role, "Point the URL at the primary, or at the sentinels.")]
+    {
         if let Err(failure) = checked {
             let error = failure.into_error();
             let id = if error.kind() == ErrorKind::Unavailable { "role" } else { "server" };

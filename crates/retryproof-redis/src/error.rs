@@ -11,6 +11,9 @@ use std::error::Error as _;
 use retryproof_core::{Error, ErrorKind};
 use retryproof_store_kit::while_running;
 
+use crate::cluster::slots::redirected;
+use crate::config::Address;
+
 /// Why a call failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -20,6 +23,17 @@ pub(crate) enum Failure {
     Connection(RedisError),
     /// A store error, already translated.
     Translated(Error),
+    /// One of the failures above, on this node of a cluster.
+    OnNode(Box<Self>, Address),
+}
+
+/// Where a node of a cluster sends a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Redirection {
+    /// The slot belongs to this node (MOVED).
+    Moved(Address),
+    /// The key may already be at this node, which is about to receive the slot (ASK).
+    Asked(Address),
 }
 
 /// What the caller of a command can do after a failure.
@@ -41,7 +55,45 @@ impl Failure {
     pub(crate) fn code(&self) -> &str {
         match self {
             Self::Server(error) => error.code(),
-            _ => "",
+            Self::OnNode(failure, _) => failure.code(),
+            Self::Connection(_) | Self::Translated(_) => "",
+        }
+    }
+
+    /// Returns where the node at `asked` sends the call; `None` if the node has not sent it
+    /// elsewhere.
+    pub(crate) fn redirection(&self, asked: &Address) -> Option<Redirection> {
+        let Self::Server(error) = self else { return None };
+        let to = || redirected(error.details()?, asked);
+        match error.code() {
+            "MOVED" => to().map(Redirection::Moved),
+            "ASK" => to().map(Redirection::Asked),
+            _ => None,
+        }
+    }
+
+    /// Whether the same call on a cluster may succeed in a moment. The cause can be a failover, a
+    /// slot that moves, or a node that cannot be reached.
+    pub(crate) fn is_passing_in_cluster(&self) -> bool {
+        match self {
+            Self::Translated(error) => error.kind() == ErrorKind::Unavailable,
+            failure => {
+                failure.recovery() == Recovery::RetryOnNewConnection
+                    || PASSING_IN_CLUSTER.contains(&failure.code())
+            }
+        }
+    }
+
+    /// Adds the node to the failure, and translates the answers of a cluster that is not ready.
+    pub(crate) fn on_node(self, at: &Address) -> Self {
+        match self {
+            // An attempt to connect has already named the server.
+            Self::Translated(_) | Self::OnNode(..) => self,
+            failure if PASSING_IN_CLUSTER.contains(&failure.code()) => {
+                let error = Error::unavailable(NOT_READY).with("code", failure.code());
+                Self::Translated(error.with("server", at))
+            }
+            failure => Self::OnNode(Box::new(failure), at.clone()),
         }
     }
 
@@ -59,6 +111,7 @@ impl Failure {
             Self::Connection(error) if error.is_timeout() => Recovery::ReconnectForNextCall,
             Self::Connection(_) => Recovery::RetryOnNewConnection,
             Self::Translated(_) => Recovery::None,
+            Self::OnNode(failure, _) => failure.recovery(),
         }
     }
 
@@ -79,6 +132,7 @@ impl Failure {
             Self::Server(error) => of_server(&error),
             Self::Connection(error) => of_connection(error),
             Self::Translated(error) => error,
+            Self::OnNode(failure, at) => failure.into_error().with("server", at),
         }
     }
 }
@@ -148,10 +202,23 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
     }
 }
 
+/// The codes with which a node of a cluster refuses a call that may succeed in a moment, there or on
+/// another node.
+const PASSING_IN_CLUSTER: [&str; 4] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"];
+
+/// The message for a call that no node of the cluster has served in time.
+const NOT_READY: &str = "no node of the cluster served the key in time; a failover may be in \
+     progress, or slots have no primary (`CLUSTER INFO`)";
+
 /// The message for a server that is a cluster node when the store connects, or that becomes a
 /// cluster node later.
-pub(crate) const CLUSTER: &str = "the server is a node of a Redis Cluster, which is not \
-     supported; use a standalone server, or a Sentinel group";
+pub(crate) const CLUSTER: &str = "the server is a node of a Redis Cluster; use the URL \
+     `redis+cluster://HOST:PORT,HOST:PORT`";
+
+/// The message for a standalone server in the URL of a cluster.
+pub(crate) const NO_CLUSTER: &str = "the server is not a node of a Redis Cluster; use the URL \
+     `redis://HOST:PORT`, or `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE` for the primary of a \
+     Sentinel group";
 
 /// The message for a server that is a replica when the store connects, or that becomes a replica
 /// later.
@@ -192,6 +259,14 @@ fn of_system(error: &RedisError) -> Option<&std::io::Error> {
 /// that it cannot parse, and only the text of the error shows the cause.
 fn is_truncated(error: &RedisError) -> bool {
     error.kind() == redis::ErrorKind::Parse && error.to_string().contains("end of input")
+}
+
+pub(crate) fn unexpected_answer() -> Error {
+    Error::new(
+        ErrorKind::Unexpected,
+        "the server's answer does not match the command; check for a proxy between the store \
+         and the server",
+    )
 }
 
 fn of_connection(error: RedisError) -> Error {

@@ -2,8 +2,6 @@
 //! The key `PREFIX:identity`, which stores whether the records have hashed identities (ID-5):
 //! [`RedisConfig::migrate`] writes the key, and connecting checks it.
 
-use std::sync::Arc;
-
 use redis::Value;
 use retryproof_core::store::StoreFinding;
 use retryproof_core::{Error, ErrorKind, IdentitySecret, Result};
@@ -11,12 +9,11 @@ use retryproof_store_kit::{other_identities, unreadable};
 
 use crate::config::RedisConfig;
 use crate::connection::Request;
-use crate::error::Failure;
-use crate::execute::{Executor, unexpected_answer};
+use crate::error::{Failure, unexpected_answer};
+use crate::execute::Executor;
 use crate::identity_mark::key;
-use crate::pool::primary::PrimaryLocator;
 use crate::record::identity;
-use crate::statement::{get, scan, set_if_absent};
+use crate::statement::{get, set_if_absent};
 
 /// How many keys the server examines in one step of the search for plain records.
 const SCAN_COUNT: usize = 1_000;
@@ -36,8 +33,7 @@ impl RedisConfig {
     }
 
     async fn try_migrate(&self) -> Result<()> {
-        let locator = Arc::new(PrimaryLocator::new(self.clone())?);
-        let executor = Executor::connect(&locator).await?;
+        let executor = Executor::connect(self.clone()).await?;
         let secret = self.identity_secret.as_ref();
         if let Some(mark) = recorded(&executor).await? {
             return IdentitySecret::check(secret, Some(mark));
@@ -46,8 +42,9 @@ impl RedisConfig {
             return IdentitySecret::check(secret, None);
         }
         let mark = secret.map_or(0, IdentitySecret::mark);
-        let write = set_if_absent(&key(&self.prefix), mark);
-        executor.run(Request::One(&write)).await.map_err(Failure::into_error)?;
+        let key = key(&self.prefix);
+        let write = set_if_absent(&key, mark);
+        executor.run(&key, Request::One(&write)).await.map_err(Failure::into_error)?;
         // Check the stored mark, because another process might have written its own mark first.
         check(&executor).await
     }
@@ -94,8 +91,9 @@ pub(crate) fn finding(answer: Value, secret: Option<&IdentitySecret>) -> Option<
 }
 
 async fn recorded(executor: &Executor) -> Result<Option<i64>> {
-    let read = get(&key(&executor.config().prefix));
-    mark(executor.run(Request::One(&read)).await.map_err(Failure::into_error)?)
+    let key = key(&executor.config().prefix);
+    let read = get(&key);
+    mark(executor.run(&key, Request::One(&read)).await.map_err(Failure::into_error)?)
 }
 
 fn mark(answer: Value) -> Result<Option<i64>> {
@@ -113,27 +111,18 @@ fn mark(answer: Value) -> Result<Option<i64>> {
 /// can belong to a store with hashed identities that lost its mark in a failover.
 async fn has_plain_records(executor: &Executor) -> Result<bool, Failure> {
     let prefix = &executor.config().prefix;
-    let is_plain = |key: &Value| match key {
-        Value::BulkString(key) => {
-            identity(prefix, key).is_some_and(|id| !IdentitySecret::is_digest(id.key().expose()))
-        }
-        _ => false,
+    let is_plain = |key: &Vec<u8>| {
+        identity(prefix, key).is_some_and(|id| !IdentitySecret::is_digest(id.key().expose()))
     };
-    let mut cursor = b"0".to_vec();
+    let mut after = None;
     loop {
-        let step = scan(&cursor, prefix, SCAN_COUNT);
-        let Value::Array(answer) = executor.run(Request::One(&step)).await? else {
-            return Err(unexpected_answer().into());
-        };
-        let [Value::BulkString(next), Value::Array(keys)] = &answer[..] else {
-            return Err(unexpected_answer().into());
-        };
-        if keys.iter().any(is_plain) {
+        let step = executor.scan(after.as_ref(), SCAN_COUNT).await?;
+        if step.keys.iter().any(is_plain) {
             return Ok(true);
         }
-        if next == b"0" {
+        after = step.next;
+        if after.is_none() {
             return Ok(false);
         }
-        cursor.clone_from(next);
     }
 }

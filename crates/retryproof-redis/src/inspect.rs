@@ -9,14 +9,14 @@ use retryproof_core::store::{
     Force, ForceAction, ForceRequest, Forced, Inspect, RecordState, RecordSummary, ScanCursor,
     ScanPage, ScannedRecord, StoreStats,
 };
-use retryproof_core::{Error, ErrorKind, FencingToken, Identity, Result};
+use retryproof_core::{FencingToken, Identity, Result};
 use retryproof_store_kit::{too_large, while_running};
 
 use crate::connection::Request;
-use crate::error::Failure;
-use crate::execute::unexpected_answer;
+use crate::error::{Failure, unexpected_answer};
 use crate::record::{Header, HeaderPhase, decimal, identity, of_another_form};
-use crate::statement::{add_length_and_header, scan, time_and_summaries};
+use crate::scan::ScanStep;
+use crate::statement::{add_length_and_header, time_and_summaries};
 use crate::store::{RedisStore, busy};
 
 /// How many keys the store requests in one step of the scan for [`Inspect::stats`].
@@ -65,7 +65,8 @@ impl Force for RedisStore {
 
 impl RedisStore {
     async fn try_force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced, Failure> {
-        let call = self.executor.scripts().force(&self.key(id), req);
+        let key = self.key(id);
+        let call = self.executor.scripts().force(&key, req);
         let applied = |answer: &Value| matches!(answer, Value::BulkString(text) if text == b"A");
         let answer = self.executor.run_script_and_wait(&call, applied).await?;
         let Value::BulkString(answer) = answer else { return Err(unexpected_answer().into()) };
@@ -89,39 +90,13 @@ impl RedisStore {
     }
 
     async fn summary(&self, key: &[u8]) -> Result<Option<RecordSummary>, Failure> {
+        let batch = time_and_summaries(std::iter::once(key));
+        let Value::Array(answers) = self.executor.run(key, Request::Batch(&batch)).await? else {
+            return Err(unexpected_answer().into());
+        };
         let mut found = None;
-        let keys = std::iter::once(key);
-        self.each_summary(keys, |_, summary| {
-            found = Some(summary);
-        })
-        .await?;
+        each_summary(&[key], &answers, |_, summary| found = Some(summary))?;
         found.map_or(Ok(None), |summary| Ok(summary?))
-    }
-
-    /// Reads records in one round trip, and calls `found` for each record that exists. A released
-    /// record has no summary.
-    async fn each_summary<'k>(
-        &self,
-        keys: impl Iterator<Item = &'k [u8]> + Clone,
-        mut found: impl FnMut(&'k [u8], Result<Option<RecordSummary>>),
-    ) -> Result<(), Failure> {
-        let batch = time_and_summaries(keys.clone());
-        let Value::Array(answers) = self.executor.run(Request::Batch(&batch)).await? else {
-            return Err(unexpected_answer().into());
-        };
-        let Some((Value::Array(now), records)) = answers.split_first() else {
-            return Err(unexpected_answer().into());
-        };
-        let now = microseconds(now)?;
-        for (key, answer) in keys.zip(records.chunks_exact(3)) {
-            let [Value::Int(pttl), Value::Int(length), Value::BulkString(head)] = answer else {
-                continue;
-            };
-            if !head.is_empty() {
-                found(key, described(*pttl, *length, head, now));
-            }
-        }
-        Ok(())
     }
 
     /// Runs one step of SCAN. The server decides how many keys a step covers, and may return a key
@@ -131,70 +106,48 @@ impl RedisStore {
         after: Option<&ScanCursor>,
         limit: usize,
     ) -> Result<ScanPage, Failure> {
-        let cursor = after.map_or(Ok(&b"0"[..]), position)?;
-        let step = scan(cursor, self.prefix(), limit.clamp(1, MAX_SCAN_COUNT));
-        let Value::Array(answer) = self.executor.run(Request::One(&step)).await? else {
-            return Err(unexpected_answer().into());
-        };
-        let [Value::BulkString(next), Value::Array(keys)] = &answer[..] else {
-            return Err(unexpected_answer().into());
-        };
-        let keys = keys.iter().filter_map(|key| match key {
-            Value::BulkString(key) => Some(&key[..]),
-            _ => None,
-        });
+        let step = self.executor.scan(after, limit.clamp(1, MAX_SCAN_COUNT)).await?;
         let (mut records, mut unreadable) = (Vec::new(), 0);
-        if keys.clone().next().is_some() {
+        if !step.keys.is_empty() {
+            let keys: Vec<_> = step.keys.iter().map(Vec::as_slice).collect();
+            let batch = |keys: &[&[u8]]| time_and_summaries(keys.iter().copied());
+            let answers = self.executor.read_keys(&step.node, &keys, 1, batch).await?;
             let prefix = self.prefix();
-            self.each_summary(keys, |key, summary| match (summary, identity(prefix, key)) {
+            each_summary(&keys, &answers, |key, summary| match (summary, identity(prefix, key)) {
                 (Ok(Some(summary)), Some(id)) => records.push(ScannedRecord::new(id, summary)),
                 (Ok(None), _) => {}
                 (Ok(Some(_)), None) | (Err(_), _) => unreadable += 1,
-            })
-            .await?;
+            })?;
         }
-        let next = (next != b"0").then(|| ScanCursor::new(next.as_slice()));
-        Ok(ScanPage::new(records, unreadable, next))
+        Ok(ScanPage::new(records, unreadable, step.next))
     }
 
     async fn try_stats(&self) -> Result<StoreStats, Failure> {
         let mut stats = StoreStats::default();
-        let mut cursor = b"0".to_vec();
+        let mut after = None;
         loop {
-            let step = scan(&cursor, self.prefix(), SCAN_COUNT);
-            let Value::Array(answer) = self.executor.run(Request::One(&step)).await? else {
-                return Ok(stats);
-            };
-            let [Value::BulkString(next), Value::Array(keys)] = &answer[..] else {
-                return Ok(stats);
-            };
-            self.count(keys, &mut stats).await?;
-            if next == b"0" {
+            let step = self.executor.scan(after.as_ref(), SCAN_COUNT).await?;
+            self.count(&step, &mut stats).await?;
+            after = step.next;
+            if after.is_none() {
                 return Ok(stats);
             }
-            cursor.clone_from(next);
         }
     }
 
-    async fn count(&self, keys: &[Value], stats: &mut StoreStats) -> Result<(), Failure> {
-        if keys.is_empty() {
+    async fn count(&self, step: &ScanStep, stats: &mut StoreStats) -> Result<(), Failure> {
+        if step.keys.is_empty() {
             return Ok(());
         }
-        let mut batch = redis::pipe();
-        for key in keys {
-            if let Value::BulkString(key) = key {
-                add_length_and_header(&mut batch, key);
-            }
-        }
-        let Value::Array(answers) = self.executor.run(Request::Batch(&batch)).await? else {
-            return Ok(());
+        let keys: Vec<_> = step.keys.iter().map(Vec::as_slice).collect();
+        let batch = |keys: &[&[u8]]| {
+            let mut batch = redis::pipe();
+            keys.iter().for_each(|key| add_length_and_header(&mut batch, key));
+            batch
         };
+        let answers = self.executor.read_keys(&step.node, &keys, 0, batch).await?;
         for (key, answer) in keys.iter().zip(answers.chunks_exact(2)) {
-            let (Value::BulkString(key), [Value::Int(length), Value::BulkString(head)]) =
-                (key, answer)
-            else {
-                continue;
-            };
+            let [Value::Int(length), Value::BulkString(head)] = answer else { continue };
             // Keys that another program wrote, or that no longer exist, are not counted.
             let Ok(header) = Header::read(head) else { continue };
             if header.phase != HeaderPhase::Released {
@@ -205,6 +158,28 @@ impl RedisStore {
         }
         Ok(())
     }
+}
+
+/// Decodes the server's clock and the descriptions of `keys`, and calls `found` for each record that
+/// exists. A released record has no summary.
+fn each_summary<'k>(
+    keys: &[&'k [u8]],
+    answers: &[Value],
+    mut found: impl FnMut(&'k [u8], Result<Option<RecordSummary>>),
+) -> Result<()> {
+    let Some((Value::Array(now), records)) = answers.split_first() else {
+        return Err(unexpected_answer());
+    };
+    let now = microseconds(now)?;
+    for (key, answer) in keys.iter().zip(records.chunks_exact(3)) {
+        let [Value::Int(pttl), Value::Int(length), Value::BulkString(head)] = answer else {
+            continue;
+        };
+        if !head.is_empty() {
+            found(key, described(*pttl, *length, head, now));
+        }
+    }
+    Ok(())
 }
 
 /// Describes a record from its time to live, its length and its first bytes; `None` for a released
@@ -230,20 +205,6 @@ fn described(pttl: i64, length: i64, head: &[u8], now: u64) -> Result<Option<Rec
     .with_end(ended_ago);
     let granted_ago = header.granted_ago(now);
     Ok(Some(summary.with_grant(Some(granted_ago), Some(header.takeovers), header.holder(head))))
-}
-
-/// Returns the bytes of a cursor. A cursor of the server is a decimal number; any other text is an
-/// error.
-fn position(after: &ScanCursor) -> Result<&[u8]> {
-    let bytes = after.as_bytes();
-    if bytes.is_empty() || bytes.len() > 20 || !bytes.iter().all(u8::is_ascii_digit) {
-        let error = Error::new(
-            ErrorKind::Invalid,
-            "the Redis store did not return this cursor; scan again without a cursor",
-        );
-        return Err(error.with("bytes", bytes.len()));
-    }
-    Ok(bytes)
 }
 
 /// Decodes the answer to TIME: whole seconds, then microseconds.

@@ -2,6 +2,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![doc = include_str!("../README.md")]
 
+mod cluster;
 mod config;
 mod connection;
 mod diagnose;
@@ -12,6 +13,8 @@ mod identity_mark;
 mod inspect;
 mod pool;
 mod record;
+mod route;
+mod scan;
 mod statement;
 mod store;
 mod waiters;

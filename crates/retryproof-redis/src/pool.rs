@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::connection::{Connection, Purpose, Task};
 
+pub(crate) mod node;
 pub(crate) mod primary;
 mod sentinel;
 pub(crate) mod sentinel_watchers;

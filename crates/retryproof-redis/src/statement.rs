@@ -43,9 +43,10 @@ impl Script {
     }
 }
 
-/// One call of a script.
+/// One call of a script on one key.
 pub(crate) struct ScriptCall<'a> {
     pub(crate) script: &'a Script,
+    pub(crate) key: &'a [u8],
     pub(crate) cmd: Cmd,
 }
 
@@ -74,37 +75,47 @@ impl Scripts {
         [&self.acquire, &self.complete, &self.extend, &self.release, &self.force]
     }
 
-    pub(crate) fn acquire(&self, key: &[u8], req: &AcquireRequest) -> ScriptCall<'_> {
+    pub(crate) fn acquire<'a>(&'a self, key: &'a [u8], req: &AcquireRequest) -> ScriptCall<'a> {
         let (lease, grace) = (millis(req.lease), millis(req.ttl));
         let mut cmd = self.acquire.call(key, 224);
         cmd.arg(acquire_argument(lease + grace, grace, req));
-        ScriptCall { script: &self.acquire, cmd }
+        ScriptCall { script: &self.acquire, key, cmd }
     }
 
-    pub(crate) fn extend(&self, key: &[u8], owner: OwnerId, lease: Duration) -> ScriptCall<'_> {
+    pub(crate) fn extend<'a>(
+        &'a self,
+        key: &'a [u8],
+        owner: OwnerId,
+        lease: Duration,
+    ) -> ScriptCall<'a> {
         let mut cmd = self.extend.call(key, 64);
         cmd.arg(owner.as_bytes()).arg(millis(lease));
-        ScriptCall { script: &self.extend, cmd }
+        ScriptCall { script: &self.extend, key, cmd }
     }
 
-    pub(crate) fn complete(&self, key: &[u8], owner: OwnerId, done: &Completion) -> ScriptCall<'_> {
+    pub(crate) fn complete<'a>(
+        &'a self,
+        key: &'a [u8],
+        owner: OwnerId,
+        done: &Completion,
+    ) -> ScriptCall<'a> {
         let mut cmd = self.complete.call(key, done.value.len() + 160);
         let fingerprint = done.fingerprint.as_ref();
         cmd.arg(&complete_argument(owner, fingerprint))
             .arg(millis(done.ttl))
             .arg(Joined(bytes_of(fingerprint), &done.value));
-        ScriptCall { script: &self.complete, cmd }
+        ScriptCall { script: &self.complete, key, cmd }
     }
 
-    pub(crate) fn release(&self, key: &[u8], owner: OwnerId) -> ScriptCall<'_> {
+    pub(crate) fn release<'a>(&'a self, key: &'a [u8], owner: OwnerId) -> ScriptCall<'a> {
         let mut cmd = self.release.call(key, 96);
         cmd.arg(owner.as_bytes()).arg(NO_OWNER.as_bytes()).arg(millis(RELEASED_TTL)).arg(RELEASED);
-        ScriptCall { script: &self.release, cmd }
+        ScriptCall { script: &self.release, key, cmd }
     }
 }
 
 impl Scripts {
-    pub(crate) fn force(&self, key: &[u8], req: &ForceRequest) -> ScriptCall<'_> {
+    pub(crate) fn force<'a>(&'a self, key: &'a [u8], req: &ForceRequest) -> ScriptCall<'a> {
         let size = match &req.action {
             ForceAction::Resolve { done, .. } => done.value.len(),
             _ => 0,
@@ -131,7 +142,7 @@ impl Scripts {
                 cmd.arg(Joined(&[], Tombstone::new().envelope()));
             }
         }
-        ScriptCall { script: &self.force, cmd }
+        ScriptCall { script: &self.force, key, cmd }
     }
 }
 
@@ -236,9 +247,14 @@ pub(crate) fn config_get_all(names: &[&str]) -> Cmd {
 
 /// Returns the commands for which a user needs rights, each with its right. None of the commands
 /// writes. A command that could write has contradictory options, and the server checks the user's
-/// rights before it refuses these options. The list ends with `SUBSCRIBE` and `UNSUBSCRIBE`, so the
-/// connection cannot be used for anything else.
-pub(crate) fn rights(key: &[u8], scripts: &Scripts, waits: bool) -> Vec<(&'static str, Cmd)> {
+/// rights before it refuses these options. The list ends with `SSUBSCRIBE` and `SUNSUBSCRIBE`, so
+/// the connection cannot be used for anything else.
+pub(crate) fn rights(
+    key: &[u8],
+    scripts: &Scripts,
+    waits: bool,
+    in_cluster: bool,
+) -> Vec<(&'static str, Cmd)> {
     let cmd = |name: &'static str, arguments: &[&[u8]]| {
         let mut cmd = Cmd::new();
         cmd.arg(name).arg(arguments);
@@ -261,12 +277,36 @@ pub(crate) fn rights(key: &[u8], scripts: &Scripts, waits: bool) -> Vec<(&'stati
     if waits {
         rights.push(("+wait", cmd("WAIT", &[b"0", b"1"])));
     }
+    if in_cluster {
+        rights.extend([("+cluster|slots", cluster_slots()), ("+asking", asking())]);
+    }
     rights.extend([
-        ("+publish", cmd("PUBLISH", &[key, b"C"])),
-        ("+subscribe", cmd("SUBSCRIBE", &[key])),
-        ("+unsubscribe", cmd("UNSUBSCRIBE", &[key])),
+        ("+spublish", cmd("SPUBLISH", &[key, b"C"])),
+        ("+ssubscribe", cmd("SSUBSCRIBE", &[key])),
+        ("+sunsubscribe", cmd("SUNSUBSCRIBE", &[key])),
     ]);
     rights
+}
+
+/// Reads which node of a cluster serves which slots.
+pub(crate) fn cluster_slots() -> Cmd {
+    let mut cmd = Cmd::new();
+    cmd.arg("CLUSTER").arg("SLOTS");
+    cmd
+}
+
+/// Lets the next command, and only that one, run on a node that is about to receive the key's slot.
+pub(crate) fn asking() -> Cmd {
+    let mut cmd = Cmd::new();
+    cmd.arg("ASKING");
+    cmd
+}
+
+/// Begins or ends the subscription to one channel.
+pub(crate) fn subscription(begins: bool, channel: &[u8]) -> Cmd {
+    let mut cmd = Cmd::new();
+    cmd.arg(if begins { "SSUBSCRIBE" } else { "SUNSUBSCRIBE" }).arg(channel);
+    cmd
 }
 
 /// Queries a sentinel for the primary's address.

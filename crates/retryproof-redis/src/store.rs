@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`RedisStore`]: implements the store contract with one key per record.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
@@ -15,25 +14,24 @@ use retryproof_store_kit::{CompletedHint, too_large, unreadable, while_running};
 
 use crate::config::{BULK_LIMIT, RedisConfig};
 use crate::connection::Request;
-use crate::error::{Failure, Recovery};
-use crate::execute::{Executor, unexpected_answer};
+use crate::error::{Failure, Recovery, unexpected_answer};
+use crate::execute::Executor;
 use crate::identities;
-use crate::pool::primary::PrimaryLocator;
 use crate::pool::sentinel_watchers::SentinelWatchers;
 use crate::record::{self, Header, HeaderPhase, decimal, millis, of_another_form, stored_result};
+use crate::route::RecordRoute;
 use crate::statement::{get, pttl_and_header, pttl_and_value};
-use crate::waiters::Waiters;
+use crate::waiters::wait_for_change;
 
 /// The bytes that a request needs in addition to the value: for the header, the fingerprint and the
 /// command.
 const VALUE_OVERHEAD: usize = 4_096;
 
-/// Keeps records on a Redis server, or on the primary of a Sentinel group. [The crate's
-/// page](crate) describes the store's guarantees.
+/// Keeps records on a Redis server, on the primary of a Sentinel group, or in a Redis Cluster. [The
+/// crate's page](crate) describes the store's guarantees.
 #[derive(Debug)]
 pub struct RedisStore {
     pub(crate) executor: Executor,
-    waiters: Waiters,
     /// The records that this process has recently found to be complete.
     pub(crate) completed: CompletedHint,
     pub(crate) max_value: usize,
@@ -42,8 +40,8 @@ pub struct RedisStore {
 
 impl RedisStore {
     /// Connects, and checks that the store can use the server. The server must be Redis 7.0 or
-    /// newer, and neither a cluster nor a replica. Logs a warning if the server may evict records
-    /// (STO-3).
+    /// newer, and must not be a replica. It must be a node of a Redis Cluster exactly if the
+    /// configuration names a cluster (STO-8). Logs a warning if the server may evict records (STO-3).
     ///
     /// The store needs a tokio runtime that runs as long as the store is used. If that runtime ends
     /// and another runtime uses the store, the store opens a new connection.
@@ -51,26 +49,27 @@ impl RedisStore {
     /// # Errors
     /// The error's [kind](retryproof_core::ErrorKind) names the cause: `Config` for an invalid
     /// prefix, an identity secret other than that of the records (ID-5), a wrong user or password,
-    /// or a TLS handshake that failed; `Unavailable` if no server answers, or only a replica does;
-    /// `Unsupported` for a cluster, an old server, or TLS without the feature; `Unexpected` for a
-    /// missing permission.
+    /// a TLS handshake that failed, or a standalone server where a cluster is configured;
+    /// `Unavailable` if no server answers, only a replica does, or slots of the cluster have no
+    /// primary; `Unsupported` for a node of a cluster where a server is configured, for an old
+    /// server, or for TLS without the feature; `Unexpected` for a missing permission.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|error| error.during("connect"))
     }
 
     async fn try_connect(config: RedisConfig) -> Result<Self> {
         let configured = config.max_value;
-        let locator = Arc::new(PrimaryLocator::new(config)?);
-        let mut executor = Executor::connect(&locator).await?;
+        let mut executor = Executor::connect(config).await?;
         identities::check(&executor).await?;
         executor.keep_mark();
-        let waiters = Waiters::new(Arc::clone(&locator));
-        let watchers = SentinelWatchers::start(&locator);
+        let watchers = match &executor.route {
+            RecordRoute::Primary(node) => SentinelWatchers::start(node.locator()),
+            RecordRoute::Cluster(_) => SentinelWatchers::default(),
+        };
         warn_of_eviction(&executor).await;
         let limit = bulk_limit(&executor).await.saturating_sub(VALUE_OVERHEAD);
         Ok(Self {
             executor,
-            waiters,
             completed: CompletedHint::new(),
             max_value: configured.map_or(limit, |bytes| bytes.min(limit)),
             _watchers: watchers,
@@ -95,7 +94,7 @@ impl RedisStore {
 
     /// Reads a record in one round trip.
     async fn read_record(&self, key: &[u8]) -> Result<Peeked, Failure> {
-        let (pttl, value) = self.executor.run_pair(&pttl_and_value(key)).await?;
+        let (pttl, value) = self.executor.run_pair(key, &pttl_and_value(key)).await?;
         let Value::BulkString(value) = value else { return Ok(Peeked::Absent) };
         let header = Header::of_record(&value)?;
         Ok(match header.phase {
@@ -115,7 +114,7 @@ impl RedisStore {
         key: &[u8],
         seen: FencingToken,
     ) -> Result<Option<Duration>, Failure> {
-        let (pttl, head) = self.executor.run_pair(&pttl_and_header(key)).await?;
+        let (pttl, head) = self.executor.run_pair(key, &pttl_and_header(key)).await?;
         let Value::BulkString(head) = head else { return Ok(None) };
         if head.is_empty() {
             return Ok(None);
@@ -130,7 +129,7 @@ impl RedisStore {
     /// Returns the result of a record that this process has previously found to be complete; `None`
     /// if the record is no longer complete.
     async fn replay(&self, id: &Identity, key: &[u8]) -> Result<Option<StoredResult>, Failure> {
-        if let Value::BulkString(value) = self.executor.run(Request::One(&get(key))).await? {
+        if let Value::BulkString(value) = self.executor.run(key, Request::One(&get(key))).await? {
             let header = Header::of_record(&value)?;
             if header.phase == HeaderPhase::Complete {
                 return Ok(Some(stored_result(&header, value)?));
@@ -211,13 +210,16 @@ impl IdempotencyStore for RedisStore {
             return Ok(());
         }
         let key = self.key(id);
-        let waited =
-            self.waiters.wait_for_change(&key, at_most, || self.remaining_lease(&key, seen)).await;
+        let waited = wait_for_change(&self.executor.route, &key, at_most, || {
+            self.remaining_lease(&key, seen)
+        })
+        .await;
         waited.map_err(during("wait_for_change", id))
     }
 
     async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
-        let call = self.executor.scripts().extend(&self.key(id), owner, lease);
+        let key = self.key(id);
+        let call = self.executor.scripts().extend(&key, owner, lease);
         let answer = self.executor.run_script(&call).await;
         fenced_write(answer).map_err(during("extend", id))
     }
@@ -232,7 +234,8 @@ impl IdempotencyStore for RedisStore {
             let error = too_large(done.value.len(), self.max_value);
             return Err(error.during("complete").for_identity(id));
         }
-        let call = self.executor.scripts().complete(&self.key(id), owner, done);
+        let key = self.key(id);
+        let call = self.executor.scripts().complete(&key, owner, done);
         let written = |answer: &Value| matches!(answer, Value::Int(1 | 2));
         let answer = self.executor.run_script_and_wait(&call, written).await;
         if matches!(answer, Ok(Value::Int(1 | 2))) {
@@ -242,7 +245,8 @@ impl IdempotencyStore for RedisStore {
     }
 
     async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
-        let call = self.executor.scripts().release(&self.key(id), owner);
+        let key = self.key(id);
+        let call = self.executor.scripts().release(&key, owner);
         let answer = self.executor.run_script(&call).await;
         fenced_write(answer).map_err(during("release", id))
     }
@@ -263,23 +267,23 @@ impl From<RedisStore> for SharedStore {
 }
 
 async fn warn_of_eviction(executor: &Executor) {
-    if let Some(policy) = executor.server_setting("maxmemory-policy").await
-        && policy != "noeviction"
-    {
-        tracing::warn!(
-            policy,
-            "the server may evict records when its memory is full, so actions may run again; set \
-             maxmemory-policy to noeviction"
-        );
+    for policy in executor.server_settings("maxmemory-policy").await {
+        if policy != "noeviction" {
+            tracing::warn!(
+                policy,
+                "the server may evict records when its memory is full, so actions may run again; \
+                 set maxmemory-policy to noeviction"
+            );
+        }
     }
 }
 
-/// Returns the server's limit on the size of an argument and of a stored string.
+/// Returns the limit on the size of an argument and of a stored string: of all servers, the
+/// smallest limit.
 async fn bulk_limit(executor: &Executor) -> usize {
-    let setting = executor.server_setting("proto-max-bulk-len").await;
-    setting
-        .and_then(|bytes| bytes.parse::<usize>().ok())
-        .map_or(BULK_LIMIT, |bytes| bytes.min(BULK_LIMIT))
+    let settings = executor.server_settings("proto-max-bulk-len").await;
+    let limits = settings.iter().filter_map(|bytes| bytes.parse::<usize>().ok());
+    limits.min().map_or(BULK_LIMIT, |bytes| bytes.min(BULK_LIMIT))
 }
 
 /// Decodes the answer of a script that changes a record only for its owner.

@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Waiters`] tracks which calls of this process wait for which record (ACQ-4). While a call waits
-//! for a key, the store subscribes to that key's channel; polling finds the changes that the server
-//! does not push.
+//! [`wait_for_change`] waits for a record (ACQ-4). While a call waits for a key, the store subscribes
+//! to that key's channel at the key's node; polling finds the changes that the server does not push.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use retryproof_core::Backoff;
-use retryproof_store_kit::wait_for_change;
+use retryproof_store_kit::wait_for_change as wait;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
-use crate::pool::primary::PrimaryLocator;
+use crate::pool::node::Node;
+use crate::route::RecordRoute;
 
-mod subscriptions;
+pub(crate) mod subscriptions;
 
-use subscriptions::{Channel, SubscriptionChange, SubscriptionTask};
+use subscriptions::{Channel, SubscriptionChange};
 
 /// How long a waiter without a subscription pauses between two reads of its record (ACQ-4).
 const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
@@ -25,12 +23,9 @@ const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_mill
 const FALLBACK_POLL: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
 /// How long a waiter waits for its subscription before it polls instead.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The waiters of one store in this process.
-pub(crate) struct Waiters {
-    locator: Arc<PrimaryLocator>,
-    task: Mutex<Option<mpsc::UnboundedSender<SubscriptionChange>>>,
-}
+/// How long a waiter in a cluster waits without a subscription. Its caller then reads the record and
+/// waits again, perhaps at another node.
+const UNSUBSCRIBED: Duration = Duration::from_secs(1);
 
 /// One waiter's share in the subscription to a channel. Dropping the value releases the share.
 struct ChannelSubscription {
@@ -47,69 +42,47 @@ impl Drop for ChannelSubscription {
     }
 }
 
-impl Waiters {
-    pub(crate) fn new(locator: Arc<PrimaryLocator>) -> Self {
-        Self { locator, task: Mutex::new(None) }
-    }
-
-    /// Waits until the record has changed, its lease has ended, or `at_most` has passed.
-    /// `remaining_lease` reads the time left in the lease that the caller saw; `None` if that lease
-    /// is over.
-    pub(crate) async fn wait_for_change<F, E>(
-        &self,
-        key: &[u8],
-        at_most: Duration,
-        remaining_lease: impl Fn() -> F,
-    ) -> Result<(), E>
-    where
-        F: Future<Output = Result<Option<Duration>, E>>,
+/// Waits until the record has changed, its lease has ended, the subscription has ended, or `at_most`
+/// has passed. `remaining_lease` reads the time left in the lease that the caller saw; `None` if
+/// that lease is over.
+pub(crate) async fn wait_for_change<F, E>(
+    route: &RecordRoute,
+    key: &[u8],
+    at_most: Duration,
+    remaining_lease: impl Fn() -> F,
+) -> Result<(), E>
+where
+    F: Future<Output = Result<Option<Duration>, E>>,
+{
+    let until = Instant::now() + at_most;
+    let subscription = match route.node_of(key) {
+        Some(node) => Some(subscribe(&node, key, at_most.min(SUBSCRIBE_TIMEOUT)).await),
+        None => None,
+    };
+    let never = Notify::new();
+    let (woken, poll, until) = match subscription.as_ref().and_then(|share| share.woken.as_deref())
     {
-        let until = Instant::now() + at_most;
-        let subscription = self.subscribe(key, at_most.min(SUBSCRIBE_TIMEOUT)).await;
-        let never = Notify::new();
-        let (woken, poll) = match &subscription.woken {
-            Some(woken) => (&**woken, FALLBACK_POLL),
-            None => (&never, POLL),
-        };
-        let remaining_lease = || async { Ok(remaining_lease().await?.map(|_| Duration::MAX)) };
-        wait_for_change(woken, until, || poll, remaining_lease).await
-    }
-
-    /// Subscribes, and returns when the server has confirmed the subscription. Returns without a
-    /// subscription if the server refuses, or after `at_most`. Call this before reading the record:
-    /// the read then shows every change whose message was sent before the subscription began.
-    async fn subscribe(&self, channel: &[u8], at_most: Duration) -> ChannelSubscription {
-        let channel = Channel::from(channel);
-        let (to, answer) = oneshot::channel();
-        let task = self.send(SubscriptionChange::Join(Arc::clone(&channel), to));
-        let mut subscription = ChannelSubscription { task, channel, woken: None };
-        if let Ok(Ok(woken)) = timeout(at_most, answer).await {
-            subscription.woken = Some(woken);
-        }
-        subscription
-    }
-
-    /// Sends a change to the subscription task. Starts the task for the first waiter.
-    fn send(&self, change: SubscriptionChange) -> mpsc::UnboundedSender<SubscriptionChange> {
-        let mut task = self.task.lock();
-        let change = match &*task {
-            Some(to) => match to.send(change) {
-                Ok(()) => return to.clone(),
-                // The task has ended together with its runtime, so start a new task.
-                Err(unsent) => unsent.0,
-            },
-            None => change,
-        };
-        let (to, changes) = mpsc::unbounded_channel();
-        tokio::spawn(SubscriptionTask::default().run(Arc::clone(&self.locator), changes));
-        let _ = to.send(change);
-        *task = Some(to.clone());
-        to
-    }
+        Some(woken) => (woken, FALLBACK_POLL, until),
+        None => match route {
+            RecordRoute::Primary(_) => (&never, POLL, until),
+            RecordRoute::Cluster(_) => (&never, POLL, until.min(Instant::now() + UNSUBSCRIBED)),
+        },
+    };
+    let remaining_lease = || async { Ok(remaining_lease().await?.map(|_| Duration::MAX)) };
+    wait(woken, until, || poll, remaining_lease).await
 }
 
-impl fmt::Debug for Waiters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiters").finish_non_exhaustive()
+/// Subscribes, and returns when the server has confirmed the subscription. Returns without a
+/// subscription if the server refuses, or after `at_most`. Call this before reading the record: the
+/// read then shows every change whose message was sent before the subscription began.
+async fn subscribe(node: &Arc<Node>, channel: &[u8], at_most: Duration) -> ChannelSubscription {
+    let channel = Channel::from(channel);
+    let (to, answer) = oneshot::channel();
+    let join = SubscriptionChange::Join(Arc::clone(&channel), to);
+    let task = node.subscriptions.send(node.locator(), join);
+    let mut subscription = ChannelSubscription { task, channel, woken: None };
+    if let Ok(Ok(woken)) = timeout(at_most, answer).await {
+        subscription.woken = Some(woken);
     }
+    subscription
 }

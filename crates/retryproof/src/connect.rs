@@ -29,6 +29,7 @@ const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120)
 /// | `mysql://USER:PASSWORD@HOST:PORT/DATABASE` | `MysqlStore`; `?table=`, `max-connections=`, `ssl-mode=` … may follow. Also `mariadb://` | `mysql`, `mysql-tls` |
 /// | `redis://USER:PASSWORD@HOST:PORT/DB` | `RedisStore`; `?prefix=`, `wait-replicas=`, `wait-timeout=` may follow. `rediss://` over TLS | `redis`, `redis-tls` |
 /// | `redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB` | `RedisStore` on the primary of a Sentinel group; `sentinel-user=` and `sentinel-password=` may follow. `rediss+sentinel://` over TLS | `redis`, `redis-tls` |
+/// | `redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT` | `RedisStore` in a Redis Cluster, of which the URL names some nodes. `rediss+cluster://` over TLS | `redis`, `redis-tls` |
 ///
 /// This function never creates tables; only [`migrate`] does (STO-3). There is no default store: an
 /// empty URL is an error. Opening a SQLite file blocks for a few milliseconds, so open it at
@@ -161,15 +162,21 @@ impl Named {
             #[cfg(not(feature = "mysql"))]
             Some((scheme @ ("mysql" | "mariadb"), _)) => Err(without("`mysql`", scheme)),
             #[cfg(feature = "redis")]
-            Some(("redis" | "rediss" | "redis+sentinel" | "rediss+sentinel", _)) => {
+            Some((
+                "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+                | "rediss+cluster",
+                _,
+            )) => {
                 let config = retryproof_redis::RedisConfig::from_url(url);
                 let named = config.map(|config| Self::Redis(Box::new(config)));
                 named.map_err(|error| encrypted(error, cfg!(feature = "redis-tls"), "redis-tls"))
             }
             #[cfg(not(feature = "redis"))]
-            Some((scheme @ ("redis" | "redis+sentinel"), _)) => Err(without("`redis`", scheme)),
+            Some((scheme @ ("redis" | "redis+sentinel" | "redis+cluster"), _)) => {
+                Err(without("`redis`", scheme))
+            }
             #[cfg(not(feature = "redis"))]
-            Some((scheme @ ("rediss" | "rediss+sentinel"), _)) => {
+            Some((scheme @ ("rediss" | "rediss+sentinel" | "rediss+cluster"), _)) => {
                 Err(without("`redis-tls`", scheme))
             }
             Some((scheme, _)) if !scheme.is_empty() => Err(unknown(scheme)),
@@ -317,6 +324,7 @@ fn forms() -> String {
         ("`mysql://USER:PASSWORD@HOST:PORT/DATABASE`", cfg!(feature = "mysql"), "`mysql`"),
         ("`redis://HOST:PORT/DB`", cfg!(feature = "redis"), "`redis`"),
         ("`redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`", cfg!(feature = "redis"), "`redis`"),
+        ("`redis+cluster://HOST:PORT,HOST:PORT`", cfg!(feature = "redis"), "`redis`"),
     ];
     let of = |on: bool| all.iter().filter(move |(_, is_on, _)| *is_on == on);
     let known: Vec<_> = of(true).map(|(form, ..)| *form).collect();

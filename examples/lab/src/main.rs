@@ -30,7 +30,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 const USAGE: &str = "usage: lab [--listen 127.0.0.1:PORT] [--store URL] [--config FILE] [--framework axum|actix]\n\
     the store: --store, else IDEMPOTENCY_STORE, else the file, else memory:\n\
     its URL: memory:, sqlite:FILE, postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@HOST:PORT/DATABASE,\n\
-    redis://HOST:PORT, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE\n";
+    redis://HOST:PORT, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE, redis+cluster://HOST:PORT,HOST:PORT\n";
 
 #[derive(Debug)]
 struct Options {

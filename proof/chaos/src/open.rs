@@ -25,7 +25,8 @@ pub(crate) async fn connect(url: &str) -> Result<SharedStore> {
         "mysql" | "mariadb" => {
             Ok(MysqlStore::connect(MysqlConfig::from_url(url)?).await?.into_shared())
         }
-        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => {
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+        | "rediss+cluster" => {
             Ok(RedisStore::connect(RedisConfig::from_url(url)?).await?.into_shared())
         }
         // Do not show the URL, because it may contain a password (ID-4).

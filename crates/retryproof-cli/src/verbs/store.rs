@@ -129,7 +129,8 @@ fn schema(config: &IdempotencyConfig) -> Result<Option<String>, VerbError> {
             let table = table(url, config.mysql.table_name.as_deref());
             Ok(Some(retryproof::mysql::schema_sql(&table)?))
         }
-        "memory" | "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => Ok(None),
+        "memory" | "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+        | "rediss+cluster" => Ok(None),
         _ => Err(VerbError::usage(
             "no store with tables is named; for example, use `--store sqlite:records.db`",
         )),
@@ -147,7 +148,8 @@ pub(super) fn place(config: &IdempotencyConfig) -> String {
         "sqlite" => table_of(&config.sqlite.table_name),
         "postgres" | "postgresql" => table_of(&config.postgres.table_name),
         "mysql" | "mariadb" => table_of(&config.mysql.table_name),
-        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => {
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+        | "rediss+cluster" => {
             let prefix = named(url, "prefix=", config.redis.prefix.as_deref());
             format!("{shown} (prefix: {})", prefix.unwrap_or("retryproof"))
         }

@@ -15,19 +15,22 @@ pub(crate) fn parse(url: &str) -> Result<RedisConfig> {
     let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
     let (scheme, rest) = url.split_once("://").ok_or_else(|| {
         refuse(
-            "invalid URL of a Redis store; expected `redis://HOST:PORT/DB` or \
-             `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`",
+            "invalid URL of a Redis store; expected `redis://HOST:PORT/DB`, \
+             `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE` or \
+             `redis+cluster://HOST:PORT,HOST:PORT`",
         )
     })?;
-    let (tls, sentinel) = match scheme {
-        "redis" => (false, false),
-        "rediss" => (true, false),
-        "redis+sentinel" => (false, true),
-        "rediss+sentinel" => (true, true),
+    let (tls, sentinel, cluster) = match scheme {
+        "redis" => (false, false, false),
+        "rediss" => (true, false, false),
+        "redis+sentinel" => (false, true, false),
+        "rediss+sentinel" => (true, true, false),
+        "redis+cluster" => (false, false, true),
+        "rediss+cluster" => (true, false, true),
         _ => {
             return Err(refuse(
                 "the scheme of a Redis store must be one of `redis`, `rediss`, `redis+sentinel`, \
-                 `rediss+sentinel`",
+                 `rediss+sentinel`, `redis+cluster`, `rediss+cluster`",
             ));
         }
     };
@@ -46,11 +49,12 @@ pub(crate) fn parse(url: &str) -> Result<RedisConfig> {
         let nodes =
             hosts.split(',').map(|host| address(host, SENTINEL_PORT)).collect::<Result<_>>()?;
         Target::Sentinel { nodes, service: decoded(service)? }
+    } else if cluster {
+        Target::Cluster(hosts.split(',').map(|host| address(host, PORT)).collect::<Result<_>>()?)
     } else {
         if hosts.contains(',') {
             return Err(refuse(
-                "a URL with several hosts needs the scheme `redis+sentinel`; Redis Cluster is not \
-                 supported",
+                "a URL with several hosts needs the scheme `redis+sentinel` or `redis+cluster`",
             ));
         }
         Target::Single(address(hosts, PORT)?)
@@ -228,8 +232,20 @@ mod tests {
     }
 
     #[test]
+    fn sto_8_cfg_1_url_form_of_a_cluster() {
+        let config = parse("redis+cluster://app:p%40ss@a:1,b,[::1]:3/0?prefix=pay").unwrap();
+        assert_eq!(config.target, Target::Cluster(vec![at("a", 1), at("b", 6379), at("::1", 3)]));
+        assert_eq!(
+            (config.user.as_deref(), config.password.as_deref()),
+            (Some("app"), Some("p@ss"))
+        );
+        assert!(parse("redis+cluster://a").is_ok(), "one node reports the others");
+        assert!(refused("redis+cluster://a,b/1").contains("database 0"));
+    }
+
+    #[test]
     fn sto_1_tls_is_there_or_is_named() {
-        for url in ["rediss://h", "rediss+sentinel://h/main"] {
+        for url in ["rediss://h", "rediss+sentinel://h/main", "rediss+cluster://h,i"] {
             let parsed = parse(url)
                 .map(|config| config.tls)
                 .map_err(|error| (error.kind(), error.to_string()));
@@ -267,6 +283,10 @@ mod tests {
             "redis+sentinel://u:canary@a:1,b:2",
             "redis+sentinel://u:canary@a:1,,b:2/main",
             "redis+sentinel://u:canary@a:1/",
+            "redis+cluster://u:canary@a:1,,b:2",
+            "redis+cluster://u:canary@a:1,b:2/7",
+            "redis+cluster://",
+            "redis+canary://h",
         ] {
             let text = refused(bad);
             assert!(!text.contains("canary"), "{bad}: {text}");

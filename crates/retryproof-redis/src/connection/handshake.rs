@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sends the first batch of commands on a connection. The batch selects the database, checks the
-//! server and loads the scripts. Clusters, sentinels, replicas and servers older than Redis 7.0 are
-//! refused.
+//! server and loads the scripts. Sentinels, servers older than Redis 7.0, and servers of another
+//! mode than the URL's are refused. Replicas are refused too, except in a cluster, where a replica
+//! names the primary of each key.
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use retryproof_core::{Error, ErrorKind};
 
-use crate::error::{CLUSTER, Failure, REPLICA};
+use crate::error::{CLUSTER, Failure, NO_CLUSTER, REPLICA};
 use crate::statement::Scripts;
 
 const TOO_OLD: &str = "the server is older than Redis 7.0, which the store's scripts need";
@@ -17,6 +18,7 @@ pub(super) async fn greet(
     driver: &mut MultiplexedConnection,
     db: u32,
     scripts: &Scripts,
+    in_cluster: bool,
 ) -> Result<(), Failure> {
     let mut batch = redis::pipe();
     batch.cmd("SELECT").arg(db).cmd("HELLO").cmd("ROLE");
@@ -27,7 +29,7 @@ pub(super) async fn greet(
     let mut answers = answers.map_err(Failure::Connection)?.into_iter();
     let mut next = || answers.next().unwrap_or(Value::Nil);
     let (select, hello, role) = (next(), next(), next());
-    check_hello(&hello)?;
+    check_hello(&hello, in_cluster)?;
     if let Value::ServerError(error) = &select {
         return Err(match error.code() {
             "ERR" => Error::new(
@@ -39,7 +41,9 @@ pub(super) async fn greet(
             _ => Failure::Server(error.clone()),
         });
     }
-    check_role(&role)?;
+    if !in_cluster {
+        check_role(&role)?;
+    }
     for loaded in answers {
         if let Value::ServerError(error) = loaded {
             // A server older than 7.0 cannot compile the first line of the scripts. This error
@@ -82,13 +86,16 @@ fn hello_field<'a>(hello: &'a Value, name: &str) -> Option<&'a [u8]> {
 /// Fails if the answer to HELLO shows a server that the store cannot use. Redis accepts HELLO from
 /// every user, but the command can be renamed, and a proxy can reject it. A server that rejects
 /// HELLO is not refused, because the scripts and the first call show whether it is suitable.
-pub(crate) fn check_hello(hello: &Value) -> Result<(), Failure> {
+pub(crate) fn check_hello(hello: &Value, in_cluster: bool) -> Result<(), Failure> {
     match hello {
         Value::ServerError(error) if !matches!(error.code(), "NOPERM" | "ERR") => {
             return Err(Failure::Server(error.clone()));
         }
-        hello if hello_field(hello, "mode") == Some(b"cluster") => {
+        hello if !in_cluster && hello_field(hello, "mode") == Some(b"cluster") => {
             return Err(unsupported(CLUSTER));
+        }
+        hello if in_cluster && hello_field(hello, "mode") == Some(b"standalone") => {
+            return Err(Error::new(ErrorKind::Config, NO_CLUSTER).into());
         }
         hello if hello_field(hello, "mode") == Some(b"sentinel") => {
             return Err(unsupported(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`PrimaryLocator`] finds the primary, and notices when the primary moves.
+//! [`PrimaryLocator`] finds the primary, and notices when the primary moves. Each node of a cluster
+//! has a locator of its own, which always finds that node.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -8,13 +10,21 @@ use retryproof_core::Result;
 use tokio::sync::Notify;
 
 use super::sentinel::ask_primary;
-use crate::config::{Address, RedisConfig, Target};
+use crate::config::{Address, RedisConfig};
 use crate::connection::{Connection, Connector, Purpose};
+
+/// Where to find a primary.
+#[derive(Debug)]
+pub(crate) enum PrimaryPlace {
+    Server(Address),
+    Sentinel { nodes: Vec<Address>, service: String },
+}
 
 /// Finds the primary for all connections of a store.
 #[derive(Debug)]
 pub(crate) struct PrimaryLocator {
-    connector: Connector,
+    connector: Arc<Connector>,
+    place: PrimaryPlace,
     /// How many times the primary has moved.
     epoch: AtomicU64,
     moves: Notify,
@@ -32,14 +42,15 @@ struct KnownPrimary {
 }
 
 impl PrimaryLocator {
-    pub(crate) fn new(config: RedisConfig) -> Result<Self> {
-        Ok(Self {
-            connector: Connector::new(config)?,
+    pub(crate) fn new(connector: Arc<Connector>, place: PrimaryPlace) -> Self {
+        Self {
+            connector,
+            place,
             epoch: AtomicU64::new(0),
             moves: Notify::new(),
             known: Mutex::default(),
             last_sentinel: AtomicUsize::new(0),
-        })
+        }
     }
 
     pub(crate) fn connector(&self) -> &Connector {
@@ -52,7 +63,15 @@ impl PrimaryLocator {
 
     /// Whether the primary can move, which is possible only with Sentinel.
     pub(crate) fn can_move(&self) -> bool {
-        matches!(self.config().target, Target::Sentinel { .. })
+        self.sentinels().is_some()
+    }
+
+    /// Returns the sentinels and the name of the service that they watch.
+    pub(super) fn sentinels(&self) -> Option<(&[Address], &str)> {
+        match &self.place {
+            PrimaryPlace::Server(_) => None,
+            PrimaryPlace::Sentinel { nodes, service } => Some((nodes, service)),
+        }
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -115,12 +134,12 @@ impl PrimaryLocator {
 
     /// Opens a connection to the primary, and returns it with its epoch.
     pub(crate) async fn connect(&self, purpose: &Purpose) -> Result<(Connection, u64)> {
-        match &self.config().target {
-            Target::Single(at) => {
+        match &self.place {
+            PrimaryPlace::Server(at) => {
                 Ok((self.connector.connect_server(at, purpose).await?, self.epoch()))
             }
             // The loop repeats only if a different address was reported during the previous round.
-            Target::Sentinel { nodes, service } => loop {
+            PrimaryPlace::Sentinel { nodes, service } => loop {
                 let (reports, epoch) = (self.reports(), self.epoch());
                 let connected = async {
                     let at = self.ask(nodes, service).await?;
@@ -144,7 +163,7 @@ impl PrimaryLocator {
     /// Queries the sentinels again if one of them reports the primary at `named` and the known
     /// primary is elsewhere.
     pub(super) async fn check(&self, named: &Address) {
-        let Target::Sentinel { nodes, service } = &self.config().target else { return };
+        let Some((nodes, service)) = self.sentinels() else { return };
         if self.known.lock().address.as_ref() == Some(named) {
             return;
         }
@@ -157,9 +176,9 @@ impl PrimaryLocator {
     /// Returns the address where the primary should be: the configured server, or the server that a
     /// sentinel names.
     pub(crate) async fn address(&self) -> Result<Address> {
-        match &self.config().target {
-            Target::Single(at) => Ok(at.clone()),
-            Target::Sentinel { nodes, service } => self.ask(nodes, service).await,
+        match &self.place {
+            PrimaryPlace::Server(at) => Ok(at.clone()),
+            PrimaryPlace::Sentinel { nodes, service } => self.ask(nodes, service).await,
         }
     }
 
@@ -183,8 +202,9 @@ mod tests {
     }
 
     fn locator() -> PrimaryLocator {
-        PrimaryLocator::new(RedisConfig::new("10.0.0.1", 1))
-            .expect("the configuration should be valid")
+        let connector = Connector::new(RedisConfig::new("10.0.0.1", 1));
+        let connector = Arc::new(connector.expect("the configuration should be valid"));
+        PrimaryLocator::new(connector, PrimaryPlace::Server(at(1)))
     }
 
     #[test]

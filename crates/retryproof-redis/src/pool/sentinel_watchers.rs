@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 use super::primary::PrimaryLocator;
 use super::sentinel::address;
-use crate::config::{Address, Target};
+use crate::config::Address;
 use crate::connection::{Connection, Purpose, Request};
 use crate::statement::primary_address;
 
@@ -28,11 +28,10 @@ impl SentinelWatchers {
     /// Starts one task for each sentinel. The tasks also end with the runtime; after that, only a
     /// broken connection reveals that the primary has moved.
     pub(crate) fn start(locator: &Arc<PrimaryLocator>) -> Self {
-        let Target::Sentinel { nodes, service } = &locator.config().target else {
-            return Self::default();
+        let Some((nodes, service)) = locator.sentinels() else { return Self::default() };
+        let task = |at| {
+            tokio::spawn(watch(Arc::downgrade(locator), at, service.to_owned())).abort_handle()
         };
-        let task =
-            |at| tokio::spawn(watch(Arc::downgrade(locator), at, service.clone())).abort_handle();
         Self((0..nodes.len()).map(task).collect())
     }
 }
@@ -50,7 +49,7 @@ async fn watch(locator: Weak<PrimaryLocator>, at: usize, service: String) {
         let (to, pushed) = mpsc::unbounded_channel();
         let connection = {
             let Some(locator) = locator.upgrade() else { return };
-            let Target::Sentinel { nodes, .. } = &locator.config().target else { return };
+            let Some((nodes, _)) = locator.sentinels() else { return };
             locator.connector().connect_sentinel(&nodes[at], &Purpose::Messages(to)).await
         };
         if let Ok(connection) = connection {

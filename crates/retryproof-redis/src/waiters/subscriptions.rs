@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SubscriptionTask`] owns the subscriptions of a store, and makes them over a separate
-//! connection. One task sends every SUBSCRIBE and UNSUBSCRIBE, so the commands for a channel never
-//! overtake each other.
+//! [`SubscriptionTask`] owns the subscriptions of a store at one node, and makes them over a separate
+//! connection. One task sends every SSUBSCRIBE and SUNSUBSCRIBE, so the commands for a channel never
+//! overtake each other. Each command names one channel, because in a cluster all channels of one
+//! command must be in the same slot.
+//!
+//! A node ends a subscription on its own if it no longer serves the channel's slot. The driver then
+//! counts the node's message as the answer to the oldest command, so the answers of a batch are
+//! compared with its commands. If they differ, the connection is replaced.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{PushInfo, PushKind, Value};
+use redis::{Pipeline, PushInfo, PushKind, ServerError, Value};
 use retryproof_core::Error;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
@@ -18,6 +25,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::connection::{Connection, Purpose};
 use crate::error::Failure;
 use crate::pool::primary::PrimaryLocator;
+use crate::statement::subscription;
 
 /// The pause after a failed attempt to connect or subscribe.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -34,9 +42,13 @@ pub(super) enum SubscriptionChange {
     Leave(Channel),
 }
 
+/// The subscriptions of a store at one node.
+#[derive(Default)]
+pub(crate) struct Subscriptions(Mutex<Option<mpsc::UnboundedSender<SubscriptionChange>>>);
+
 /// The task's state: the waiters of each channel.
 #[derive(Default)]
-pub(super) struct SubscriptionTask {
+struct SubscriptionTask {
     channels: HashMap<Channel, ChannelWaiters>,
     /// Channels whose waiters have changed since the last command.
     touched: HashSet<Channel>,
@@ -51,13 +63,25 @@ struct ChannelWaiters {
     joining: Vec<oneshot::Sender<Arc<Notify>>>,
 }
 
-/// The UNSUBSCRIBE and SUBSCRIBE commands that the server has not answered yet. The future yields
-/// the channels whose subscription the server has confirmed.
-type Sent = Pin<Box<dyn Future<Output = Result<Vec<Channel>, Failure>> + Send>>;
+/// The commands that the server has not answered yet. The future yields the outcome.
+type Sent = Pin<Box<dyn Future<Output = Result<Answers, Failure>> + Send>>;
+
+/// The server's answers to a batch of commands.
+#[derive(Default)]
+struct Answers {
+    /// The channels to which the store is subscribed.
+    confirmed: Vec<Channel>,
+    /// The channels to which the server refuses a subscription.
+    refused: Vec<Channel>,
+    /// The first refusal, unless its reason is that another node serves the slot.
+    refusal: Option<ServerError>,
+    /// Whether the answers do not match the commands.
+    out_of_step: bool,
+}
 
 impl SubscriptionTask {
     /// Runs until the store is dropped or the runtime ends.
-    pub(super) async fn run(
+    async fn run(
         mut self,
         locator: Arc<PrimaryLocator>,
         mut changes: mpsc::UnboundedReceiver<SubscriptionChange>,
@@ -119,7 +143,15 @@ impl SubscriptionTask {
             }
             tokio::select! {
                 push = pushed.recv() => match push {
-                    Some(PushInfo { kind: PushKind::Message, data }) => self.notify(&data),
+                    Some(PushInfo { kind: PushKind::SMessage, data }) => self.notify(&data),
+                    Some(PushInfo { kind: PushKind::SUnsubscribe, data }) => {
+                        // The store has sent no command for a channel that is still in the set.
+                        if let Some(channel) = channel_of(&data)
+                            && subscribed.remove(channel)
+                        {
+                            self.lose(channel);
+                        }
+                    }
                     Some(PushInfo { kind: PushKind::Disconnection, .. }) | None => return None,
                     Some(_) => {}
                 },
@@ -132,7 +164,19 @@ impl SubscriptionTask {
                 } => {
                     sent = None;
                     match done {
-                        Ok(channels) => self.confirm(&channels),
+                        Ok(answers) => {
+                            if answers.out_of_step {
+                                return None;
+                            }
+                            for channel in &answers.refused {
+                                subscribed.remove(channel);
+                                self.lose(channel);
+                            }
+                            self.confirm(&answers.confirmed);
+                            if let Some(refusal) = answers.refusal {
+                                return Some(Failure::Server(refusal).into_error());
+                            }
+                        }
                         Err(Failure::Connection(error))
                             if !error.is_timeout() && error.code().is_none() =>
                         {
@@ -186,36 +230,35 @@ impl SubscriptionTask {
         if self.touched.is_empty() {
             return None;
         }
-        let (mut join, mut leave) = (Vec::new(), Vec::new());
-        let mut confirmed = Vec::new();
-        let batch: Vec<_> = self.touched.iter().take(MAX_BATCH).cloned().collect();
-        for channel in batch {
+        let mut batch = Pipeline::new();
+        let (mut sent, mut answers) = (Vec::new(), Answers::default());
+        let touched: Vec<_> = self.touched.iter().take(MAX_BATCH).cloned().collect();
+        for channel in touched {
             self.touched.remove(&channel);
             match (self.channels.contains_key(&channel), subscribed.contains(&channel)) {
                 (true, false) => {
                     subscribed.insert(Arc::clone(&channel));
-                    join.push(channel.to_vec());
-                    confirmed.push(channel);
+                    batch.add_command(subscription(true, &channel));
+                    sent.push((PushKind::SSubscribe, channel));
                 }
                 // The last waiter left and another joined before a command was sent, so the store
                 // is still subscribed.
-                (true, true) => confirmed.push(channel),
+                (true, true) => answers.confirmed.push(channel),
                 (false, true) => {
                     subscribed.remove(&channel);
-                    leave.push(channel.to_vec());
+                    batch.add_command(subscription(false, &channel));
+                    sent.push((PushKind::SUnsubscribe, channel));
                 }
                 (false, false) => {}
             }
         }
         let mut driver = driver.clone();
         Some(Box::pin(async move {
-            if !leave.is_empty() {
-                driver.unsubscribe(leave).await.map_err(Failure::Connection)?;
+            if !sent.is_empty() {
+                let given = driver.send_packed_commands(&batch, 0, batch.len()).await;
+                answers.add(sent, given.map_err(Failure::Connection)?);
             }
-            if !join.is_empty() {
-                driver.subscribe(join).await.map_err(Failure::Connection)?;
-            }
-            Ok(confirmed)
+            Ok(answers)
         }))
     }
 
@@ -231,21 +274,93 @@ impl SubscriptionTask {
     }
 
     fn notify(&self, message: &[Value]) {
-        if let Some(Value::BulkString(channel)) = message.first()
-            && let Some(waiters) = self.channels.get(channel.as_slice())
-        {
+        if let Some(waiters) = channel_of(message).and_then(|channel| self.channels.get(channel)) {
             waiters.woken.notify_waiters();
+        }
+    }
+
+    /// Wakes the waiters of a channel to which the server has ended or refused the subscription, and
+    /// ends their waits for it. Each then reads its record and waits again, perhaps at another node.
+    fn lose(&mut self, channel: &[u8]) {
+        if let Some(waiters) = self.channels.get_mut(channel) {
+            waiters.lose();
         }
     }
 
     /// Wakes all waiters so that they read their records, and ends every wait for a subscription.
     /// Runs when there is no connection.
     fn wake_all(&mut self) {
-        for waiters in self.channels.values_mut() {
-            waiters.confirmed = false;
-            waiters.joining.clear();
-            waiters.woken.notify_waiters();
-        }
+        self.channels.values_mut().for_each(ChannelWaiters::lose);
         self.touched.clear();
+    }
+}
+
+impl Subscriptions {
+    /// Sends a change to the node's subscription task. Starts the task for the first waiter.
+    pub(super) fn send(
+        &self,
+        locator: &Arc<PrimaryLocator>,
+        change: SubscriptionChange,
+    ) -> mpsc::UnboundedSender<SubscriptionChange> {
+        let mut task = self.0.lock();
+        let change = match &*task {
+            Some(to) => match to.send(change) {
+                Ok(()) => return to.clone(),
+                // The task has ended together with its runtime, so start a new task.
+                Err(unsent) => unsent.0,
+            },
+            None => change,
+        };
+        let (to, changes) = mpsc::unbounded_channel();
+        tokio::spawn(SubscriptionTask::default().run(Arc::clone(locator), changes));
+        let _ = to.send(change);
+        *task = Some(to.clone());
+        to
+    }
+}
+
+impl fmt::Debug for Subscriptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscriptions").finish_non_exhaustive()
+    }
+}
+
+impl ChannelWaiters {
+    fn lose(&mut self) {
+        self.confirmed = false;
+        self.joining.clear();
+        self.woken.notify_waiters();
+    }
+}
+
+impl Answers {
+    fn add(&mut self, sent: Vec<(PushKind, Channel)>, given: Vec<Value>) {
+        self.out_of_step = given.len() != sent.len();
+        for ((command, channel), answer) in sent.into_iter().zip(given) {
+            match answer {
+                Value::Push { kind, data }
+                    if kind == command && channel_of(&data) == Some(&*channel) =>
+                {
+                    if kind == PushKind::SSubscribe {
+                        self.confirmed.push(channel);
+                    }
+                }
+                Value::ServerError(error) => {
+                    if !matches!(error.code(), "MOVED" | "ASK" | "CLUSTERDOWN") {
+                        self.refusal.get_or_insert(error);
+                    }
+                    self.refused.push(channel);
+                }
+                _ => self.out_of_step = true,
+            }
+        }
+    }
+}
+
+/// Returns the channel in a pushed message, which is the message's first part.
+fn channel_of(message: &[Value]) -> Option<&[u8]> {
+    match message.first() {
+        Some(Value::BulkString(channel)) => Some(channel),
+        _ => None,
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The conformance kit (STO-2) on real servers: one alone, and the primary of a Sentinel group.
+//! The conformance kit (STO-2) on real servers: one alone, the primary of a Sentinel group, and a
+//! cluster.
 
 use std::sync::Arc;
 
@@ -34,22 +35,33 @@ async fn subject(variable: &'static str, name: &'static str) -> Subject {
         let config = config.clone();
         async move { RedisStore::connect(config).await.expect("it connects again").into_shared() }
     };
-    let written = Arc::new(Written::below(&primary_url(variable, name).await, &prefix).await);
+    let mut written = Vec::new();
+    for url in primary_urls(variable, name).await {
+        written.push(Written::below(&url, &prefix).await);
+    }
+    let written = Arc::new(written);
     let writes = move || {
         let written = Arc::clone(&written);
-        async move { written.count().await }
+        async move {
+            let mut count = 0;
+            for written in written.iter() {
+                count += written.count().await;
+            }
+            count
+        }
     };
     let corrupt = move |id: retryproof_core::Identity| {
         let key = key_of(&prefix, &id);
         async move {
-            let mut conn = stranger(&primary_url(variable, name).await).await;
-            let _: i64 = redis::cmd("SETRANGE")
-                .arg(&key)
-                .arg(2)
-                .arg("9")
-                .query_async(&mut conn)
-                .await
-                .expect("the record is spoilt");
+            let mut spoilt = 0;
+            for url in primary_urls(variable, name).await {
+                let mut conn = stranger(&url).await;
+                let mut spoil = redis::cmd("SETRANGE");
+                let spoil = spoil.arg(&key).arg(2).arg("9").query_async::<i64>(&mut conn);
+                // The primaries of a cluster that do not have the key refuse the command.
+                spoilt += u32::from(spoil.await.is_ok());
+            }
+            assert_eq!(spoilt, 1, "the record is spoilt");
         }
     };
     Subject::of(store)
@@ -63,17 +75,28 @@ async fn subject(variable: &'static str, name: &'static str) -> Subject {
         .build()
 }
 
-/// Returns the URL of the primary, for a connection that is not the store's.
-async fn primary_url(variable: &str, name: &str) -> String {
+/// Returns the URLs of the primaries, for connections that are not the store's.
+async fn primary_urls(variable: &str, name: &str) -> Vec<String> {
     let url = service(variable, name);
-    let Some(rest) = url.strip_prefix("redis+sentinel://") else { return url };
+    if let Some(nodes) = url.strip_prefix("redis+cluster://") {
+        let mut primaries = Vec::new();
+        for node in nodes.split(',') {
+            let url = format!("redis://{node}");
+            let info: String = ask(&mut stranger(&url).await, "INFO replication").await;
+            if info.contains("role:master") {
+                primaries.push(url);
+            }
+        }
+        return primaries;
+    }
+    let Some(rest) = url.strip_prefix("redis+sentinel://") else { return vec![url] };
     let (nodes, group) = rest.split_once('/').expect("a service");
     let node = nodes.split(',').next().expect("a sentinel");
     let mut conn = stranger(&format!("redis://{node}")).await;
     let group = group.split('?').next().unwrap_or(group);
     let at: Vec<String> =
         ask(&mut conn, &format!("SENTINEL get-master-addr-by-name {group}")).await;
-    format!("redis://{}:{}", at[0], at[1])
+    vec![format!("redis://{}:{}", at[0], at[1])]
 }
 
 mod standalone {
@@ -94,4 +117,14 @@ mod sentinel {
     }
 
     retryproof_testkit::conformance! { time = real, factory = sentinel }
+}
+
+mod cluster {
+    use super::*;
+
+    async fn cluster() -> Subject {
+        subject("RETRYPROOF_TEST_CLUSTER", "cluster").await
+    }
+
+    retryproof_testkit::conformance! { time = real, factory = cluster }
 }

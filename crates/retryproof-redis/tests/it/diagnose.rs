@@ -130,7 +130,8 @@ async fn ops_5_each_missing_right_is_named() {
         findings(&login.with_prefix("acl")).await
     };
     const NEEDED: &str = "~acl:* &acl:* -@all +hello +select +role +script|load +evalsha +get \
-                          +getrange +set +pttl +pexpire +time +publish +subscribe +unsubscribe";
+                          +getrange +set +pttl +pexpire +time +spublish +ssubscribe \
+                          +sunsubscribe";
     assert_eq!(
         ids(&made(NEEDED).await),
         ["settings", "inspect"],
@@ -150,14 +151,14 @@ async fn ops_5_each_missing_right_is_named() {
         assert_eq!(found[0].severity, Severity::Error);
     }
     assert_eq!(ids(&made(&without("+select")).await), ["database"]);
-    for right in ["+role", "+publish", "+subscribe", "+unsubscribe"] {
+    for right in ["+role", "+spublish", "+ssubscribe", "+sunsubscribe"] {
         let found = made(&without(right)).await;
         assert_eq!(ids(&found), ["rights"], "{right}: {found:#?}");
         assert!(found[0].problem.contains(&format!(" {right}. ")), "{found:#?}");
         assert_eq!(found[0].severity, Severity::Warning);
     }
     let found = made(&without("&acl:*")).await;
-    assert!(found[0].problem.contains(": +publish, +subscribe. "), "{found:#?}");
+    assert!(found[0].problem.contains(": +spublish, +ssubscribe. "), "{found:#?}");
     let found = made(&without("+strlen")).await;
     assert_eq!((ids(&found), found[0].severity), (vec!["inspect"], Severity::Note));
     let found = made(&more.replace("~acl:*", "~other:*")).await;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The Redis store: the conformance kit, and behaviour that the kit does not test.
 
+mod cluster;
 mod conformance;
 mod diagnose;
 mod memory;

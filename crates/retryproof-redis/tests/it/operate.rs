@@ -86,9 +86,10 @@ async fn ops_4_acq_4_a_change_by_an_operator_is_told_before_its_answer() {
         let id = id(&resolves.to_string());
         let token = grant(&holder, &id, OwnerId::new()).await.token;
         let client = redis::Client::open(&*url).expect("a URL");
-        let mut conn = client.get_connection().expect("a connection");
-        let mut listener = conn.as_pubsub();
-        listener.subscribe(key_of(&prefix, &id)).expect("subscribed");
+        let mut listener = client.get_connection().expect("a connection");
+        let subscribe = redis::cmd("SSUBSCRIBE").arg(key_of(&prefix, &id)).get_packed_command();
+        listener.send_packed_command(&subscribe).expect("sent");
+        listener.recv_response().expect("subscribed");
         let config = RedisConfig::from_url(&url).expect("a URL").with_prefix(&prefix);
         let operator = RedisStore::connect(config).await.expect("it connects");
         let req = match resolves {
@@ -99,7 +100,9 @@ async fn ops_4_acq_4_a_change_by_an_operator_is_told_before_its_answer() {
         drop(operator);
         assert!(matches!(forced, Forced::Applied), "{forced:?}");
         listener.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
-        let heard = listener.get_message().expect("the change should be announced");
-        assert_eq!(heard.get_payload_bytes(), if resolves { b"C" } else { b"R" });
+        let heard = listener.recv_response().expect("the change should be announced");
+        let redis::Value::Array(heard) = heard else { panic!("{heard:?}") };
+        let letter = if resolves { "C" } else { "R" };
+        assert_eq!(heard[2], redis::Value::BulkString(letter.into()));
     }
 }

@@ -147,6 +147,19 @@ pub(crate) async fn refused(config: RedisConfig) -> Error {
     error
 }
 
+/// Connects to a node of a cluster, which serves its slots a moment after it has got them.
+pub(crate) async fn until_connected(config: RedisConfig) -> RedisStore {
+    let connecting = async {
+        loop {
+            match RedisStore::connect(config.clone()).await {
+                Ok(store) => return store,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), connecting).await.expect("it connects in time")
+}
+
 pub(crate) async fn connected(server: &Server) -> RedisStore {
     RedisStore::connect(config(&server.url())).await.expect("it connects")
 }

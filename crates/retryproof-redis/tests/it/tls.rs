@@ -8,7 +8,7 @@ use retryproof_core::ErrorKind;
 use retryproof_redis::{RedisConfig, RedisStore};
 
 use crate::support::server::Server;
-use crate::support::{CANARY, assert_masked, execute, id, own_prefix, replay};
+use crate::support::{CANARY, assert_masked, execute, id, own_prefix, replay, until_connected};
 
 /// A directory that is removed with its test.
 struct Dir(PathBuf);
@@ -91,4 +91,26 @@ async fn sto_1_tls_is_spoken_with_a_server_that_can_be_known() {
         .await
         .expect_err("it speaks no TLS");
     assert_masked(&error);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_8_tls_is_spoken_with_each_node_of_a_cluster() {
+    let dir = certificates();
+    let file = |name: &str| dir.0.join(name).display().to_string();
+    let port = Server::start("").await.port;
+    let node = Server::start(&format!(
+        "cluster-enabled yes\ntls-cluster yes\ntls-port {port}\ntls-cert-file {}\ntls-key-file \
+         {}\ntls-ca-cert-file {}\ntls-auth-clients no",
+        file("cert.pem"),
+        file("key.pem"),
+        file("ca.pem")
+    ))
+    .await;
+    node.tell("CLUSTER ADDSLOTSRANGE 0 16383").await;
+    let url = format!("rediss+cluster://127.0.0.1:{port}?prefix={}", own_prefix());
+    let authority = std::fs::read(dir.0.join("ca.pem")).expect("read");
+    let config = RedisConfig::from_url(&url).expect("a URL").with_root_certificates(authority);
+    let store = until_connected(config).await;
+    execute(&store, &id("k"), "x").await;
+    assert_eq!(replay(&store, &id("k")).await, "x");
 }

@@ -190,8 +190,12 @@ async fn acq_5_waiters_of_a_key_share_a_subscription_and_give_it_back() {
     let store = std::sync::Arc::new(connect(&url, &prefix).await);
     let mut conn = stranger(&url).await;
     let subscribers = async |conn: &mut redis::aio::MultiplexedConnection, key: &str| -> i64 {
-        let counted: (String, i64) =
-            redis::cmd("PUBSUB").arg("NUMSUB").arg(key).query_async(conn).await.expect("counted");
+        let counted: (String, i64) = redis::cmd("PUBSUB")
+            .arg("SHARDNUMSUB")
+            .arg(key)
+            .query_async(conn)
+            .await
+            .expect("counted");
         counted.1
     };
     let owner = OwnerId::new();

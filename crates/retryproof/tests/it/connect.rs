@@ -111,9 +111,15 @@ async fn sto_1_id_4_an_unknown_url_is_refused_without_its_password() {
         assert!(error.to_string().contains(says), "{error}");
     }
     let error = refusal("etcd:x").await.to_string();
-    for known in
-        ["memory:", "sqlite:FILE", "postgres://", "mysql://", "redis://", "redis+sentinel://"]
-    {
+    for known in [
+        "memory:",
+        "sqlite:FILE",
+        "postgres://",
+        "mysql://",
+        "redis://",
+        "redis+sentinel://",
+        "redis+cluster://",
+    ] {
         assert!(error.contains(known), "it says what to use instead: {error}");
     }
 }
@@ -136,12 +142,20 @@ async fn sto_1_a_store_whose_feature_is_off_names_the_feature() {
         (
             cfg!(feature = "redis"),
             "`redis`",
-            &["redis://:canary@h", "redis+sentinel://:canary@h/main"],
+            &[
+                "redis://:canary@h",
+                "redis+sentinel://:canary@h/main",
+                "redis+cluster://:canary@h,i",
+            ],
         ),
         (
             cfg!(feature = "redis-tls"),
             "`redis-tls`",
-            &["rediss://:canary@h", "rediss+sentinel://:canary@h/main"],
+            &[
+                "rediss://:canary@h",
+                "rediss+sentinel://:canary@h/main",
+                "rediss+cluster://:canary@h,i",
+            ],
         ),
     ] {
         for url in urls.iter().filter(|_| !is_on) {

@@ -11,7 +11,8 @@ use sqlx::Executor as _;
 
 /// The values of `RETRYPROOF_LAB_STORE` besides `memory` and `sqlite`; `cargo xtask services`
 /// starts these services.
-pub(crate) const SERVICES: [&str; 5] = ["postgres", "pgbouncer", "mariadb", "redis", "sentinel"];
+pub(crate) const SERVICES: [&str; 6] =
+    ["postgres", "pgbouncer", "mariadb", "redis", "sentinel", "cluster"];
 
 /// Returns the store that the suite runs on.
 pub(crate) fn chosen() -> String {

@@ -52,6 +52,7 @@ async fn sto_1_a_server_that_is_not_there_is_named_without_its_password() {
         format!("mysql://app:{SECRET}@127.0.0.1:1/app"),
         format!("redis://app:{SECRET}@127.0.0.1:1"),
         format!("redis+sentinel://app:{SECRET}@127.0.0.1:1,127.0.0.1:2/main"),
+        format!("redis+cluster://app:{SECRET}@127.0.0.1:2,127.0.0.1:1"),
     ] {
         refused(&store, &["127.0.0.1:1", "unavailable"]).await;
     }
@@ -64,6 +65,7 @@ async fn id_4_a_wrong_password_is_refused_and_not_shown() {
     refused(&login(&variable("mariadb", "_PASSWORD"), &wrong), &["password"]).await;
     refused(&login(&url("redis"), &wrong), &["password"]).await;
     refused(&login(&url("sentinel"), &wrong), &["password"]).await;
+    refused(&login(&url("cluster"), &wrong), &["password"]).await;
 }
 
 #[tokio::test]

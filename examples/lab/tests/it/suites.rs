@@ -87,3 +87,8 @@ fn sto_1_the_suite_passes_on_redis() {
 fn sto_1_the_suite_passes_on_redis_behind_sentinel() {
     suite_on("sentinel");
 }
+
+#[test]
+fn sto_8_the_suite_passes_on_a_redis_cluster() {
+    suite_on("cluster");
+}

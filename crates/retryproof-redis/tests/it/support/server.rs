@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Private servers, alone or as a Sentinel group, for tests that configure, kill or demote servers.
+//! Private servers, alone, as a Sentinel group or as a cluster, for tests that configure, kill or demote servers.
 //! The servers end with the test.
+
+mod cluster;
 
 use std::fmt::Write as _;
 use std::net::TcpListener;
@@ -12,6 +14,8 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 
 use crate::support::ask;
+
+pub(crate) use cluster::Cluster;
 
 /// How long a start may take, which is more than any server needs.
 const PATIENCE: Duration = Duration::from_secs(20);

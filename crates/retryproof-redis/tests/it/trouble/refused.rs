@@ -99,13 +99,6 @@ async fn sto_5_a_database_that_is_not_there_is_named() {
     assert!(matches!(there.peek(&id("k")).await, Ok(Peeked::Absent)), "databases are apart");
 }
 
-#[tokio::test]
-async fn sto_1_a_cluster_is_refused() {
-    let server = Server::start("cluster-enabled yes").await;
-    is(&refused(config(&server.url())).await, ErrorKind::Unsupported, "Cluster");
-    is(&refused(config(&server.url()).with_db(1)).await, ErrorKind::Unsupported, "Cluster");
-}
-
 /// Answers the first batch of a connection, with an error for one of the scripts.
 async fn refuse_script(line: TcpStream, at: usize) -> std::io::Result<()> {
     let mut line = BufReader::new(line);

@@ -53,7 +53,9 @@ async fn cfg_1_sto_1_a_bad_url_of_a_server_is_refused_by_what_is_wrong() {
         ("redis://app:canary@h/canary", "database"),
         ("redis://app:canary@h?perfix=canary", "perfix"),
         ("redis://app:canary@h?prefix=a:b", "prefix"),
-        ("redis://app:canary@a,b", "Cluster"),
+        ("redis://app:canary@a,b", "`redis+cluster`"),
+        ("redis+cluster://app:canary@a,b/1", "database 0"),
+        ("redis+cluster://app:canary@a,,b", "HOST:PORT"),
         ("redis+sentinel://app:canary@a:1,b:2", "service"),
         ("redis+sentinel://app:canary@a:1,,b:2/main", "HOST:PORT"),
     ] {
@@ -70,6 +72,7 @@ async fn sto_1_a_server_that_is_not_there_is_unavailable_within_seconds() {
         "mysql://app:canary@127.0.0.1:1/d",
         "redis://app:canary@127.0.0.1:1",
         "redis+sentinel://app:canary@127.0.0.1:1,127.0.0.1:2/main",
+        "redis+cluster://app:canary@127.0.0.1:1,127.0.0.1:2",
     ] {
         #[expect(clippy::disallowed_methods, reason = "real time, for a real server")]
         let began = Instant::now();
@@ -93,6 +96,11 @@ async fn id_4_a_wrong_password_or_database_is_refused_by_the_real_servers() {
         (format!("postgres://app:canary@{}", place(&postgres)), ErrorKind::Config, "password"),
         (format!("mysql://app:canary@{}", place(&mariadb)), ErrorKind::Config, "password"),
         (format!("redis://app:canary@{}", place(&redis)), ErrorKind::Config, "password"),
+        (
+            format!("redis+cluster://app:canary@{}", place(&variable("RETRYPROOF_TEST_CLUSTER"))),
+            ErrorKind::Config,
+            "password",
+        ),
         (
             format!("redis+sentinel://app:canary@{}", place(&sentinel)),
             ErrorKind::Config,
