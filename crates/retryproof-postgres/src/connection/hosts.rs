@@ -6,6 +6,7 @@
 //! connection of an older epoch is used again. With one host, there is only one epoch, and the host
 //! its role is not queried here.
 
+mod query;
 mod report;
 
 use std::future::poll_fn;
@@ -21,7 +22,6 @@ use retryproof_store_kit::jitter;
 use sqlx_core::connection::ConnectOptions as _;
 use sqlx_postgres::{PgConnectOptions, PgConnection, PgListener};
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 
 use crate::config::{PostgresConfig, Source, hosts::node};
 use crate::connection::role::{HostVerdict, Role, dial};
@@ -215,21 +215,6 @@ impl HostSelector {
             }
             _ => Failure::Store(error),
         }
-    }
-
-    /// Queries the role of each host except `but`. The answers are in the order of the URL.
-    pub(crate) async fn query_roles(&self, but: Option<usize>) -> Vec<HostAnswer> {
-        let mut queries = JoinSet::new();
-        for host in (0..self.source.count()).filter(|host| Some(*host) != but) {
-            let (options, limit) = (self.source.options(host), self.dial_timeout);
-            queries.spawn(async move { HostAnswer { host, role: dial(options, limit).await } });
-        }
-        let mut answers = Vec::new();
-        while let Some(answer) = queries.join_next().await {
-            answers.extend(answer);
-        }
-        answers.sort_by_key(|answer| answer.host);
-        answers
     }
 
     /// Returns the server on the highest timeline that accepts writes; of several, the last primary
