@@ -23,8 +23,8 @@
 //!   heartbeat, a completion or a release after [`Full`](crate::ErrorKind::Full), too.
 //! - A store may offer hashed identities (ID-5). Its [profile](StoreProfile::identity_secret) then
 //!   has the secret, and [`SharedStore`] replaces the key in each call by a digest. The store
-//!   records the secret's [mark](IdentitySecret::mark) when it is set up, and calls
-//!   [`IdentitySecret::check`] when it is opened.
+//!   records the secret's [mark](crate::IdentitySecret::mark) when it is set up, and calls
+//!   [`IdentitySecret::check`](crate::IdentitySecret::check) when it is opened.
 //! - Use one round trip for each uncontended call (ACQ-8). The engine may drop a call at any await
 //!   point; each method documents what a dropped call can leave behind.
 //! - Test the store with the conformance kit of `retryproof-testkit` (STO-2).
@@ -39,9 +39,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::identity::{Identity, IdentitySecret};
+use crate::identity::Identity;
 use crate::owner::{FencingToken, OwnerId};
-use crate::seal::Sealing;
 
 mod audit;
 mod capability;
@@ -51,6 +50,7 @@ mod force;
 mod hashed;
 mod holder;
 mod join;
+mod profile;
 mod scan;
 mod shared;
 
@@ -61,92 +61,10 @@ pub use finding::{Severity, StoreFinding};
 pub use force::{Force, ForceAction, ForceRequest, Forced};
 pub use holder::{HolderNote, TraceContext};
 pub use join::{Dialect, Join, JoinStatement, OwnedTx, Param, TxPort, TxSource};
+pub use profile::{ExpiryClock, StoreProfile};
 pub use scan::{RecordFilter, ScanCursor, ScanPage, ScannedRecord, ScopeCounts, ScopeStats};
 pub(crate) use shared::{DynJoin, StoreCall};
 pub use shared::{DynStore, SharedStore, SharedStoreBuilder};
-
-/// A store's name, limits and abilities, for checks and messages.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct StoreProfile {
-    /// A short name, such as `"memory"` or `"sqlite"`.
-    pub name: &'static str,
-    /// The largest value that [`complete`](IdempotencyStore::complete) accepts, in bytes.
-    pub max_value: usize,
-    /// The longest lease or ttl that the store can keep.
-    pub max_duration: Duration,
-    /// Whether the store removes expired records without [`Purge`] (STO-4).
-    pub reclaims: bool,
-    /// Whether the records exist only in this process and every acquire and completion is ready at
-    /// its first poll.
-    ///
-    /// If so, the engine polls these calls without allocating, and creates owner ids without a
-    /// system call. After a fork, two processes can create the same id, which is safe only if they
-    /// share no records (ACQ-9).
-    ///
-    /// A wrapper must call [`without_immediate`](Self::without_immediate) on the profile if its own
-    /// calls can wait. Otherwise, the engine drops an acquire or a completion that has to wait, and
-    /// sends it again with the same owner. The repetition is harmless (ACQ-9, CMP-3).
-    pub immediate: bool,
-    /// The secret of a store with hashed identities (ID-5). [`SharedStore`] then replaces the key
-    /// in each call by a digest.
-    pub identity_secret: Option<IdentitySecret>,
-    /// The sealer of a [`SharedStore`] that a wrapper wraps, so that the wrapped store seals too.
-    pub(crate) sealing: Option<Sealing>,
-}
-
-impl StoreProfile {
-    /// Creates a profile for a store without special abilities. The profile allows values of any
-    /// size, and durations of up to 3,650 days.
-    #[must_use]
-    pub const fn new(name: &'static str) -> Self {
-        Self {
-            name,
-            max_value: usize::MAX,
-            max_duration: Duration::from_secs(3_650 * 86_400),
-            reclaims: false,
-            immediate: false,
-            identity_secret: None,
-            sealing: None,
-        }
-    }
-
-    /// Sets the size of the largest value that the store accepts, in bytes.
-    #[must_use]
-    pub fn with_max_value(mut self, bytes: usize) -> Self {
-        self.max_value = bytes;
-        self
-    }
-
-    /// Declares that the store removes expired records itself.
-    #[must_use]
-    pub fn with_reclaim(mut self) -> Self {
-        self.reclaims = true;
-        self
-    }
-
-    /// Declares that acquires and completions never wait, and that no other process shares the
-    /// records.
-    #[must_use]
-    pub fn with_immediate(mut self) -> Self {
-        self.immediate = true;
-        self
-    }
-
-    /// Declares that the store keeps digests instead of keys, if `secret` is not `None` (ID-5).
-    #[must_use]
-    pub fn with_identity_secret(mut self, secret: Option<IdentitySecret>) -> Self {
-        self.identity_secret = secret;
-        self
-    }
-
-    /// Declares that a call can wait. A wrapper around an immediate store uses this method.
-    #[must_use]
-    pub fn without_immediate(mut self) -> Self {
-        self.immediate = false;
-        self
-    }
-}
 
 /// The contract of every store (STO-1). The [module's page](self) has the rules for all methods,
 /// and a complete store as an example.

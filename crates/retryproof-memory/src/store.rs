@@ -390,11 +390,11 @@ impl IdempotencyStore for MemoryStore {
     }
 
     fn profile(&self) -> StoreProfile {
-        let max_value = usize::try_from(self.max_bytes).unwrap_or(usize::MAX);
         StoreProfile::new("memory")
-            .with_reclaim()
-            .with_max_value(max_value)
             .with_immediate()
+            .with_reclaim()
+            .with_durations(Duration::from_nanos(1), Duration::from_nanos(1))
+            .with_max_value(usize::try_from(self.max_bytes).unwrap_or(usize::MAX))
             .with_identity_secret(self.identity_secret.clone())
     }
 }

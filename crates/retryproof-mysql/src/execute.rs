@@ -33,7 +33,7 @@ pub(crate) struct Executor {
     timer: CoarseTimeout,
     call_timeout: Duration,
     /// Whether an upsert returns the row (`RETURNING`), which saves a second statement.
-    returning: bool,
+    pub(crate) returning: bool,
 }
 
 impl Executor {

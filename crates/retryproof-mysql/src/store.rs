@@ -11,7 +11,7 @@ use retryproof_core::store::{
     SharedStore, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
-use retryproof_store_kit::{CallPriority, CompletedHint, Record, RecordPhase};
+use retryproof_store_kit::{CallPriority, CompletedHint, Record, RecordPhase, max_pause};
 use tokio::time::timeout;
 
 use crate::config::MysqlConfig;
@@ -23,7 +23,7 @@ use crate::schema::{CHECK_TIMEOUT, check};
 use crate::statement::{
     PACKET_OVERHEAD, Statement, StatementTexts, completion_params, key_of, micros,
 };
-use crate::waiters::Waiters;
+use crate::waiters::{POLL, Waiters};
 
 /// Keeps records in a table of a MySQL or MariaDB server, for any number of processes.
 ///
@@ -263,6 +263,8 @@ impl IdempotencyStore for MysqlStore {
     /// the store connects. The configuration can set a lower limit.
     fn profile(&self) -> StoreProfile {
         StoreProfile::new("mysql")
+            .with_max_poll(max_pause(POLL))
+            .with_max_round_trips(if self.executor.returning { 1 } else { 2 })
             .with_max_value(self.max_value)
             .with_identity_secret(self.config.identity_secret.clone())
     }

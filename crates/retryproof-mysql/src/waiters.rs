@@ -9,7 +9,7 @@ use retryproof_store_kit::{WaiterRegistry, wait_for_change};
 use tokio::time::Instant;
 
 /// The pauses between a waiter's reads of its record (ACQ-4).
-const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(40));
+pub(crate) const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(40));
 
 /// The waiters of one store in this process.
 #[derive(Default)]

@@ -503,8 +503,9 @@ fn key_params(id: &Identity) -> [Param<'_>; 2] {
     [id.scope().as_str(), id.key().expose()].map(|text| Param::Bytes(text.as_bytes()))
 }
 
+/// Converts a duration to microseconds, rounded up, so no lease ends early.
 fn micros(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4)
+    i64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX / 4)
 }
 
 /// Returns the step, in microseconds, to which purge buckets are rounded up. With a longer step,

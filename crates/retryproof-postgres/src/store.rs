@@ -15,7 +15,7 @@ use retryproof_core::store::{
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use retryproof_store_kit::{
-    CallPriority, CompletedHint, Record, RecordPhase, too_large, wait_for_change,
+    CallPriority, CompletedHint, Record, RecordPhase, max_pause, too_large, wait_for_change,
 };
 use tokio::time::{Instant, timeout};
 
@@ -30,7 +30,7 @@ use crate::record::read_record;
 use crate::statement::bound::BoundStatement;
 use crate::statement::{Statement, StatementTexts};
 use crate::waiters::notify::NotifyTask;
-use crate::waiters::{ANNOUNCE_INTERVAL, Waiters};
+use crate::waiters::{ANNOUNCE_INTERVAL, FALLBACK_POLL, Waiters};
 
 /// A value below every purge bucket.
 pub(crate) const FIRST_BUCKET: i64 = 0;
@@ -351,6 +351,7 @@ impl IdempotencyStore for PostgresStore {
 
     fn profile(&self) -> StoreProfile {
         StoreProfile::new("postgres")
+            .with_max_poll(max_pause(FALLBACK_POLL))
             .with_max_value(self.config.max_value)
             .with_identity_secret(self.config.identity_secret.clone())
     }

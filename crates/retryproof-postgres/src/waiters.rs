@@ -39,7 +39,8 @@ use recent::RecentHashes;
 const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
 /// How long a waiter pauses between two reads when notifications arrive. Polling is then only a
 /// fallback.
-const FALLBACK_POLL: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
+pub(crate) const FALLBACK_POLL: Backoff =
+    Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
 /// How long an announcement is valid. A waiter that sleeps longer repeats its announcement before
 /// the announcement expires.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(60);

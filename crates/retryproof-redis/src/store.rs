@@ -10,7 +10,7 @@ use retryproof_core::store::{
 use retryproof_core::{
     Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore, StoredResult,
 };
-use retryproof_store_kit::{CompletedHint, too_large, unreadable, while_running};
+use retryproof_store_kit::{CompletedHint, max_pause, too_large, unreadable, while_running};
 
 use crate::config::{BULK_LIMIT, RedisConfig};
 use crate::connection::Request;
@@ -21,7 +21,7 @@ use crate::pool::sentinel_watchers::SentinelWatchers;
 use crate::record::{self, Header, HeaderPhase, decimal, millis, of_another_form, stored_result};
 use crate::route::RecordRoute;
 use crate::statement::{get, pttl_and_header, pttl_and_value};
-use crate::waiters::wait_for_change;
+use crate::waiters::{FALLBACK_POLL, wait_for_change};
 
 /// The bytes that a request needs in addition to the value: for the header, the fingerprint and the
 /// command.
@@ -252,7 +252,10 @@ impl IdempotencyStore for RedisStore {
     }
 
     fn profile(&self) -> StoreProfile {
+        let step = Duration::from_millis(1);
         StoreProfile::new("redis")
+            .with_durations(step, step)
+            .with_max_poll(max_pause(FALLBACK_POLL))
             .with_max_value(self.max_value)
             .with_reclaim()
             .with_identity_secret(self.executor.config().identity_secret.clone())

@@ -20,7 +20,8 @@ use subscriptions::{Channel, SubscriptionChange};
 /// How long a waiter without a subscription pauses between two reads of its record (ACQ-4).
 const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
 /// How long a waiter with a subscription pauses between two reads. Polling is then only a fallback.
-const FALLBACK_POLL: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
+pub(crate) const FALLBACK_POLL: Backoff =
+    Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
 /// How long a waiter waits for its subscription before it polls instead.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a waiter in a cluster waits without a subscription. Its caller then reads the record and

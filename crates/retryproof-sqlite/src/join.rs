@@ -12,6 +12,7 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, Transaction, params_from_iter};
 
 use crate::error::classify;
+use crate::record::micros;
 use crate::statement::Statement;
 use crate::store::SqliteStore;
 
@@ -32,7 +33,7 @@ impl Join for SqliteStore {
         owner: &'a OwnerId,
         done: &'a Completion,
     ) -> JoinStatement<'a> {
-        let ttl = i64::try_from(done.ttl.as_micros()).unwrap_or(i64::MAX);
+        let ttl = micros(done.ttl);
         let params = vec![
             Param::Bytes(id.scope().as_str().as_bytes()),
             Param::Bytes(id.key().expose().as_bytes()),

@@ -103,6 +103,11 @@ fn micros_left(row: &Row<'_>, now: i64) -> Result<i64> {
     Ok(integer(row, 3, "expires_at")?.saturating_sub(now))
 }
 
+/// Converts a duration to microseconds, rounded up, so no lease ends early.
+pub(crate) fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
+}
+
 /// Returns the count of takeovers; 0 for `Peek`, which does not read the count.
 fn takeovers(row: &Row<'_>) -> Result<u16> {
     match column(row, 4) {

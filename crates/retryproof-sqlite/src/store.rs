@@ -10,10 +10,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::blocking::in_blocking_context;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
+    AcquireRequest, Acquired, Completion, ExpiryClock, FencedWrite, Peeked, SharedStore,
+    StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
-use retryproof_store_kit::{Record, too_large, wait_for_change};
+use retryproof_store_kit::{Record, max_pause, too_large, wait_for_change};
 use rusqlite::limits::Limit;
 use tokio::time::Instant;
 
@@ -238,6 +239,9 @@ impl IdempotencyStore for SqliteStore {
 
     fn profile(&self) -> StoreProfile {
         StoreProfile::new("sqlite")
+            .with_expiry_clock(ExpiryClock::Host)
+            .with_max_poll(max_pause(POLL))
+            .with_max_round_trips(0)
             .with_max_value(self.max_value)
             .with_identity_secret(self.config.identity_secret.clone())
     }

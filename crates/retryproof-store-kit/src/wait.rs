@@ -88,6 +88,13 @@ pub fn jitter(pause: Duration) -> Duration {
     pause.saturating_mul(80 + step.rotate_left(16) % 41) / 100
 }
 
+/// Returns the longest pause between two reads of a waiter that polls with `poll`, including
+/// [`jitter`]. It is the `max_poll` of a store's profile.
+#[must_use]
+pub fn max_pause(poll: Backoff) -> Duration {
+    poll.after(u32::MAX).saturating_mul(120) / 100
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;

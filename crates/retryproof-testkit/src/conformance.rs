@@ -26,8 +26,15 @@
 //! millisecond.
 //!
 //! The cases of ACQ-7 shift the runtime's clock by hours, or stop it, while the store's clock runs
-//! on. These cases cannot test a store that uses the runtime's clock itself. With `time = real`,
-//! declare such a store with [`with_runtime_clock`](crate::SubjectBuilder::with_runtime_clock).
+//! on. These cases cannot test a store that uses the runtime's clock itself. With `time = real`, such
+//! a store declares [`ExpiryClock::Process`](retryproof_core::store::ExpiryClock::Process) in its
+//! profile.
+//!
+//! # The profile
+//! The kit holds a store to its [profile](retryproof_core::store::StoreProfile). A lease or a ttl
+//! that is shorter than the store's shortest is replaced by the shortest, a value over the store's
+//! limit by one at the limit, and a waiter may be as late as the store's longest pause between two
+//! polls. The summary prints the profile and what was not applicable because of it.
 //!
 //! # Joined transactions
 //! For a SQL store, use [`with_joined`](crate::SubjectBuilder::with_joined) to declare which
@@ -55,7 +62,7 @@
 //! the line with `--success-output final`.)
 //!
 //! ```text
-//! it::conformance (redis): 110 of 120 cases run; skipped, grouped by what the store does not offer: purge (8): sto_4_purge_keeps_what_is_live, …
+//! it::conformance (redis): 110 of 120 cases run; skipped, grouped by what the store does not offer: purge (8): sto_4_purge_keeps_what_is_live, …; profile: values of up to 4194304 bytes; …
 //! ```
 
 use std::fmt;
@@ -178,6 +185,7 @@ macro_rules! __each_case {
                 acq_9_asking_again_prolongs_the_lease
                 acq_9_the_completer_asking_again_gets_its_result
                 ctx_2_leases_from_10_ms_to_24_h
+                sto_1_durations_between_two_steps_are_rounded_up
                 ctx_2_a_lease_may_be_longer_than_its_ttl;
             takeover:
                 acq_2_a_live_lease_is_not_taken_over
@@ -213,7 +221,8 @@ macro_rules! __each_case {
             look:
                 acq_8_look_tells_where_the_record_stands
                 acq_8_look_grants_nothing
-                acq_8_look_and_replay_write_nothing(Writes);
+                acq_8_look_and_replay_write_nothing(Writes)
+                acq_8_no_call_costs_more_round_trips_than_declared(RoundTrips);
             wait:
                 acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for
                 acq_4_completion_wakes_a_waiter
@@ -240,7 +249,7 @@ macro_rules! __each_case {
                 acq_10_tokens_grow_over_handles(Another);
             result:
                 cmp_1_results_come_back_byte_for_byte
-                cmp_1_a_large_result_comes_back(LargeValues)
+                cmp_1_a_large_result_comes_back
                 cmp_1_codec_and_schema_are_kept
                 cmp_6_ttl_runs_from_completion
                 cmp_6_a_result_past_its_ttl_counts_as_absent

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Audit, AuditEntry, AuditPage, Completion, Dialect, FencedWrite,
-    Force, ForceRequest, Forced, Inspect, Join, JoinStatement, Peeked, Purge, RecordSummary,
-    ScanCursor, ScanPage, SharedStore, SharedStoreBuilder, StoreProfile, StoreStats, TxSource,
+    AcquireRequest, Acquired, Audit, AuditEntry, AuditPage, Completion, Dialect, ExpiryClock,
+    FencedWrite, Force, ForceRequest, Forced, Inspect, Join, JoinStatement, Peeked, Purge,
+    RecordSummary, ScanCursor, ScanPage, SharedStore, SharedStoreBuilder, StoreProfile, StoreStats,
+    TxSource,
 };
 use retryproof_core::{
     FencingToken, IdempotencyStore, Identity, IdentitySecret, Key, OwnerId, Result, Scope,
@@ -51,7 +52,7 @@ struct Hooks {
     sequences: Option<u32>,
     keeps_claims: bool,
     wakes: bool,
-    uses_runtime_clock: bool,
+    round_trips: Option<Box<dyn Fn() -> u64 + Send + Sync>>,
 }
 
 /// A separate store that a case opens under a name that the kit chooses (ID-5).
@@ -154,7 +155,8 @@ impl Subject {
 
     /// Returns whether the store's clock differs from the runtime's.
     pub(crate) fn has_clock_apart(&self) -> bool {
-        self.hooks.clock.is_some() || !(self.paused || self.hooks.uses_runtime_clock)
+        let own = self.store.profile().expiry_clock != ExpiryClock::Process;
+        self.hooks.clock.is_some() || (own && !self.paused)
     }
 
     pub(crate) fn wakes(&self) -> bool {
@@ -163,6 +165,15 @@ impl Subject {
 
     pub(crate) fn keeps_claims(&self) -> bool {
         self.hooks.keeps_claims
+    }
+
+    /// Returns the number of round trips that the store has made, if it counts them.
+    pub(crate) fn round_trips(&self) -> Option<u64> {
+        self.hooks.round_trips.as_ref().map(|count| count())
+    }
+
+    pub(crate) fn counts_round_trips(&self) -> bool {
+        self.hooks.round_trips.is_some()
     }
 
     pub(crate) fn counts_writes(&self) -> bool {
@@ -331,10 +342,12 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// Declares that the store uses the runtime's clock. The cases of ACQ-7, which shift that
-    /// clock, are then skipped. Without this declaration, they run if `time = real`.
-    pub fn with_runtime_clock(mut self) -> Self {
-        self.hooks.uses_runtime_clock = true;
+    /// Declares how to get the number of round trips that this handle of the store has made. The
+    /// kit then compares them with the store's
+    /// [profile](retryproof_core::store::StoreProfile::max_round_trips) (ACQ-8). A
+    /// [`WireProxy`](crate::wire::WireProxy) counts them.
+    pub fn with_round_trips(mut self, count: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        self.hooks.round_trips = Some(Box::new(count));
         self
     }
 

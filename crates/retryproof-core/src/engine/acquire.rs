@@ -180,18 +180,19 @@ pub(super) async fn acquire(
 impl<'a> AcquireLoop<'a> {
     #[inline]
     fn new(engine: &'a EngineState, ctx: &'a IdempotencyContext, tracked: bool) -> Self {
-        let durations = ctx.resolve(&engine.config);
+        let mut durations = ctx.resolve(&engine.config);
         let store = engine.store_of(&durations);
+        store.round_up(ctx.identity().scope(), &mut durations.lease, &mut durations.ttl);
         let began = store.now();
         let deadline = began + durations.wait;
         Self { engine, store, ctx, durations, began, deadline, tracked, seal: None }
     }
 
-    /// Refuses a call whose ttl or lease is too long for the store.
+    /// Refuses a call whose ttl or lease is too short or too long for the store.
     #[inline]
     fn check(&self) -> Result<()> {
         let Durations { ttl, lease, .. } = self.durations;
-        self.store.check(self.identity(), ttl.max(lease))
+        self.store.check(self.identity(), lease, ttl)
     }
 
     fn identity(&self) -> &Identity {

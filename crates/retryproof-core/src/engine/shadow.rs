@@ -77,7 +77,7 @@ impl ShadowStore {
     /// Sends an acquire to the engine's store.
     async fn ask(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         let real = &self.real;
-        real.check(id, req.ttl.max(req.lease))?;
+        real.check(id, req.lease, req.ttl)?;
         let admission = real.admit()?;
         let sent = real.now();
         let answer = match timeout(self.limit, real.acquire_call(id, req.clone())).await {

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -16,12 +16,13 @@ use tokio::time::timeout;
 
 use crate::clock::{Clock, Instant};
 use crate::error::{Error, ErrorKind, Result};
-use crate::identity::Identity;
+use crate::identity::{Identity, Scope};
 use crate::lock::Mutex;
 use crate::observe::{Observers, StoreCallEvent};
 use crate::owner::{FencingToken, OwnerId};
 use crate::store::{
     AcquireRequest, Acquired, Completion, DynStore, FencedWrite, Peeked, SharedStore, StoreCall,
+    StoreProfile,
 };
 
 /// The number of failures in a row after which only one call at a time tries the store.
@@ -35,10 +36,10 @@ const WAIT: &str = "wait_for_change";
 pub(super) struct StoreClient {
     shared: SharedStore,
     store: Arc<dyn DynStore>,
-    name: &'static str,
-    max_value: usize,
-    max_duration: Duration,
+    profile: StoreProfile,
     immediate: bool,
+    /// Whether the warning that the store rounds durations up has been logged.
+    warned: AtomicBool,
     guards: bool,
     operation_timeout: Duration,
     breaker: CircuitBreaker,
@@ -63,10 +64,9 @@ impl StoreClient {
         Self {
             shared,
             store,
-            name: profile.name,
-            max_value: profile.max_value,
-            max_duration: profile.max_duration,
+            profile,
             immediate,
+            warned: AtomicBool::new(false),
             guards: true,
             operation_timeout,
             breaker: CircuitBreaker::default(),
@@ -81,14 +81,16 @@ impl StoreClient {
     /// first. It also has the same [`shared`](Self::shared) store, so that a transaction on the
     /// wrong database is still refused.
     pub(super) fn unguarded(&self, store: Arc<dyn DynStore>) -> Self {
-        let profile = store.dyn_profile();
+        let mut profile = store.dyn_profile();
+        profile.min_duration = self.profile.min_duration;
+        profile.max_duration = self.profile.max_duration;
+        profile.resolution = self.profile.resolution;
         Self {
             shared: self.shared.clone(),
             store,
-            name: profile.name,
-            max_value: profile.max_value,
-            max_duration: self.max_duration,
             immediate: profile.immediate,
+            profile,
+            warned: AtomicBool::new(false),
             guards: false,
             operation_timeout: self.operation_timeout,
             breaker: CircuitBreaker::default(),
@@ -99,8 +101,9 @@ impl StoreClient {
     }
 
     /// Accepts durations of any length, for a store that keeps no records itself.
-    pub(super) fn for_any_duration(self) -> Self {
-        Self { max_duration: Duration::MAX, ..self }
+    pub(super) fn for_any_duration(mut self) -> Self {
+        (self.profile.min_duration, self.profile.max_duration) = (Duration::ZERO, Duration::MAX);
+        self
     }
 
     /// Whether the store guards its calls. The result is `false` for a scope that is switched off
@@ -137,7 +140,7 @@ impl StoreClient {
 
     /// Returns the size of the largest value that the store accepts, in bytes (CMP-9).
     pub(super) fn max_value(&self) -> usize {
-        self.max_value
+        self.profile.max_value
     }
 
     /// Returns the time limit of one call.
@@ -150,17 +153,46 @@ impl StoreClient {
         if self.immediate { OwnerId::of_this_process() } else { OwnerId::new() }
     }
 
-    /// Refuses a call whose `longest` duration exceeds the store's limit.
-    pub(super) fn check(&self, identity: &Identity, longest: Duration) -> Result<()> {
-        if longest <= self.max_duration {
-            return Ok(());
+    /// Refuses a call whose lease or ttl is shorter or longer than the store supports (STO-1).
+    #[inline]
+    pub(super) fn check(&self, identity: &Identity, lease: Duration, ttl: Duration) -> Result<()> {
+        let StoreProfile { min_duration: min, max_duration: max, .. } = self.profile;
+        if lease.max(ttl) > max {
+            let text = "the ttl or the lease is longer than the store supports";
+            return Err(refused(text, max, identity));
         }
-        Err(Error::new(
-            ErrorKind::Invalid,
-            "the ttl or the lease is longer than the store supports",
-        )
-        .with("limit", format_args!("{:?}", self.max_duration))
-        .for_identity(identity))
+        if lease.min(ttl) < min {
+            let text = "the ttl or the lease is shorter than the store supports";
+            return Err(refused(text, min, identity));
+        }
+        Ok(())
+    }
+
+    /// Rounds a lease and a ttl up to the store's steps (STO-1). Logs one warning for all calls of
+    /// the engine that are affected.
+    #[inline]
+    pub(super) fn round_up(&self, scope: &Scope, lease: &mut Duration, ttl: &mut Duration) {
+        let kept = (self.profile.round_up(*lease), self.profile.round_up(*ttl));
+        if kept != (*lease, *ttl) {
+            self.warn_of_rounding(scope, (*lease, *ttl), kept);
+            (*lease, *ttl) = kept;
+        }
+    }
+
+    #[cold]
+    fn warn_of_rounding(
+        &self,
+        scope: &Scope,
+        (lease, ttl): (Duration, Duration),
+        (kept_lease, kept_ttl): (Duration, Duration),
+    ) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                %scope, ?lease, ?ttl, ?kept_lease, ?kept_ttl, step = ?self.profile.resolution,
+                "the store keeps durations in larger steps than the lease or the ttl of a call, so \
+                 the engine rounds them up; later calls are rounded up without a warning (STO-1)"
+            );
+        }
     }
 
     /// Admits an acquire or a peek through the circuit breaker.
@@ -356,7 +388,7 @@ impl StoreClient {
             return;
         }
         let took = self.now().saturating_duration_since(began);
-        let event = StoreCallEvent { store: self.name, operation, took, error };
+        let event = StoreCallEvent { store: self.profile.name, operation, took, error };
         self.observers.tell(|o| o.store_called(event));
     }
 }
@@ -373,6 +405,13 @@ pub(super) async fn in_time<T>(
     call: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     timeout(limit, call).await.unwrap_or_else(|_| Err(no_answer(limit)))
+}
+
+#[cold]
+fn refused(text: &'static str, limit: Duration, identity: &Identity) -> Error {
+    Error::new(ErrorKind::Invalid, text)
+        .with("limit", format_args!("{limit:?}"))
+        .for_identity(identity)
 }
 
 #[cold]

@@ -11,6 +11,7 @@ mod clock;
 mod config;
 #[cfg(feature = "config")]
 mod config_process;
+mod durations;
 mod eager;
 mod early_mismatch;
 mod engine;

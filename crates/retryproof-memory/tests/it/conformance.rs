@@ -49,7 +49,7 @@ mod on_the_hosts_clock {
             .with_purge()
             .with_inspect()
             .with_force();
-        subject.with_runtime_clock().build()
+        subject.build()
     }
 
     conformance! { time = real, factory = subject }

@@ -14,10 +14,10 @@ pub(crate) fn key_of(id: &Identity) -> [Param<'_>; 2] {
     [Param::Bytes(id.scope().as_str().as_bytes()), Param::Bytes(id.key().expose().as_bytes())]
 }
 
-/// Converts a duration to microseconds for binding. CTX-2 keeps durations far below the limits of
-/// `i64` and of DATETIME.
+/// Converts a duration to microseconds for binding, rounded up, so no lease ends early. CTX-2 keeps
+/// durations far below the limits of `i64` and of DATETIME.
 pub(crate) fn micros(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+    i64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
 /// Returns the values of [`Statement::Complete`](super::Statement::Complete) in bind order. If the

@@ -14,7 +14,7 @@ use rusqlite::{CachedStatement, Connection};
 
 use crate::connection::{self, Overwrite};
 use crate::error::{Failure, classify};
-use crate::record::read_record;
+use crate::record::{micros, read_record};
 use crate::statement::{Statement, StatementTexts};
 
 /// The maximum takeover count. Some stores keep this count in a 16-bit column.
@@ -293,7 +293,7 @@ impl<'a> WriteTransaction<'a> {
 
     /// Returns the transaction's time plus `time`, in microseconds since 1970.
     fn after(&self, time: Duration) -> i64 {
-        self.now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
+        self.now.saturating_add(micros(time))
     }
 }
 

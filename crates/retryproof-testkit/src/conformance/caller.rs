@@ -15,9 +15,9 @@ use retryproof_core::{
 use crate::subject::Subject;
 pub(super) use crate::values::{DAY, LONG, MS, body, envelope, fingerprint};
 
-/// How long a waiter may sleep past its wake-up before the wake-up counts as lost. The limit is
-/// long enough for a store that polls every 50 ms on a loaded machine.
-pub(super) const WOKEN: Duration = Duration::from_secs(5);
+/// How long a waiter may sleep past its next poll before its wake-up counts as lost. The limit is
+/// long enough for a loaded machine.
+const LATE: Duration = Duration::from_secs(5);
 /// How many times a case repeats a write while the store is unavailable. It waits 20 ms before each
 /// repetition.
 const REPEATS: u32 = 500;
@@ -30,16 +30,32 @@ impl Subject {
         StoreCaller::new(self.store(), id)
     }
 
+    /// Returns how long a waiter may sleep past its wake-up before the wake-up counts as lost
+    /// (ACQ-4).
+    pub(super) fn woken_within(&self) -> Duration {
+        self.store().profile().max_poll + LATE
+    }
+
+    /// Returns `duration`, or the next longer lease or ttl that the store can keep.
+    pub(super) fn kept(&self, duration: Duration) -> Duration {
+        kept(self.store(), duration)
+    }
+
+    /// Lets more time pass than a lease or a ttl of length `brief` lasts.
+    pub(super) async fn outlast(&self, brief: Duration) {
+        self.pass(self.kept(brief) + 50 * MS).await;
+    }
+
     /// Returns a short duration for a lease or a ttl that a case lets run out. On the host's clock,
     /// this time may be over before the next line of the case runs.
     pub(super) fn short(&self) -> Duration {
-        if self.is_exact() { Duration::from_secs(1) } else { 30 * MS }
+        self.kept(if self.is_exact() { Duration::from_secs(1) } else { 30 * MS })
     }
 
     /// Waits until a lease or a ttl of length `over` has ended according to the store's clock. The
     /// lease or the ttl must have begun already.
     pub(super) async fn expire(&self, id: &Identity, over: Duration) {
-        self.pass(over).await;
+        self.pass(self.kept(over)).await;
         if self.is_exact() {
             return;
         }
@@ -52,6 +68,11 @@ impl Subject {
         }
         panic!("a record that should end after {over:?} still exists {:?} later", 10_000 * MS);
     }
+}
+
+fn kept(store: &SharedStore, duration: Duration) -> Duration {
+    let profile = store.profile();
+    profile.round_up(duration.max(profile.min_duration))
 }
 
 /// Lets the lease of one caller run out and another caller take over. Returns both callers, and the
@@ -67,7 +88,8 @@ pub(super) async fn taken_over(
     (zombie, taker, token)
 }
 
-/// One caller: an owner ID and the identity that it acquires.
+/// One caller: an owner ID and the identity that it acquires. A lease or a ttl that is too short
+/// for the store is replaced by the next longer one that the store can keep.
 #[derive(Debug, Clone)]
 pub(super) struct StoreCaller {
     pub(super) store: SharedStore,
@@ -93,7 +115,7 @@ impl StoreCaller {
     }
 
     pub(super) fn with_ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+        self.ttl = kept(&self.store, ttl);
         self
     }
 
@@ -127,7 +149,7 @@ impl StoreCaller {
     }
 
     pub(super) fn request(&self, lease: Duration) -> AcquireRequest {
-        let request = AcquireRequest::new(self.owner, lease, self.ttl)
+        let request = AcquireRequest::new(self.owner, kept(&self.store, lease), self.ttl)
             .with_fingerprint(self.fingerprint)
             .with_holder(self.note.clone());
         if self.compares_in_flight { request.comparing_in_flight() } else { request }
@@ -149,6 +171,7 @@ impl StoreCaller {
     }
 
     pub(super) async fn extend(&self, lease: Duration) -> FencedWrite {
+        let lease = kept(&self.store, lease);
         repeated(|| self.store.extend(&self.id, self.owner, lease))
             .await
             .expect("the extend should succeed")

@@ -12,8 +12,7 @@ use retryproof_core::store::{
 use retryproof_core::{FencingToken, IdempotencyStore as _, Identity, Opened, StoredResult};
 
 use super::caller::{
-    ASLEEP, DAY, LONG, MS, StoreCaller, WOKEN, body, completed, envelope, granted, is_absent,
-    is_complete,
+    ASLEEP, DAY, LONG, MS, StoreCaller, body, completed, envelope, granted, is_absent, is_complete,
 };
 use crate::doom::until_pending;
 use crate::subject::Subject;
@@ -380,7 +379,7 @@ pub async fn ops_4_waiters_are_woken(s: &Subject) {
         }
         let req = requests(&id, token)[at].clone().even_if_live();
         applied(&s.force(&id, &req).await);
-        tokio::time::timeout(WOKEN, waiting)
+        tokio::time::timeout(s.woken_within(), waiting)
             .await
             .expect("the waiter should be woken")
             .expect("the waiter should not panic");

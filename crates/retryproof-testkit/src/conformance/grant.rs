@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
-use super::caller::{DAY, LONG, MS, body, busy, completed, granted, is_busy};
+use retryproof_core::IdempotencyStore as _;
+use retryproof_core::store::{AcquireRequest, Completion, FencedWrite};
+
+use super::caller::{DAY, LONG, MS, body, busy, completed, envelope, granted, is_busy};
 use crate::subject::Subject;
-use retryproof_core::store::FencedWrite;
 
 /// The grant of an unused key lasts for the requested time, and is not a takeover.
 pub async fn acq_1_a_fresh_key_is_granted(s: &Subject) {
@@ -126,7 +128,7 @@ pub async fn acq_9_the_completer_asking_again_gets_its_result(s: &Subject) {
     assert_eq!(holder.complete(b"other").await, FencedWrite::AlreadyApplied);
 }
 
-/// The shortest and the longest lease are accepted.
+/// The shortest and the longest lease are accepted: 10 ms and a day, or what the store can keep.
 pub async fn ctx_2_leases_from_10_ms_to_24_h(s: &Subject) {
     let short = s.id("short");
     granted(s.caller(&short).acquire(10 * MS).await);
@@ -154,7 +156,7 @@ pub async fn ctx_2_a_lease_may_be_longer_than_its_ttl(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(MS);
     let token = granted(holder.acquire(LONG).await).token;
-    s.pass(20 * MS).await;
+    s.outlast(MS).await;
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token);
     let kept = s.caller(&id);
     assert_eq!(
@@ -165,10 +167,44 @@ pub async fn ctx_2_a_lease_may_be_longer_than_its_ttl(s: &Subject) {
     assert_eq!(body(&completed(kept.acquire(LONG).await)), b"late");
 }
 
+/// A lease and a ttl between two of the store's steps are rounded up, so neither ends early.
+pub async fn sto_1_durations_between_two_steps_are_rounded_up(s: &Subject) {
+    let step = s.store().profile().resolution;
+    let asked = s.short() + step / 2;
+    let (held, done) = (s.id("held"), s.id("done"));
+    let (holder, completer) = (s.caller(&held), s.caller(&done));
+    granted(completer.acquire(LONG).await);
+    let sent = tokio::time::Instant::now();
+    let request = AcquireRequest::new(holder.owner, asked, DAY);
+    let answer = s.store().acquire(&held, &request).await.expect("the acquire should succeed");
+    let left = granted(answer).remaining;
+    assert!(left <= asked + step, "a lease of {asked:?} in steps of {step:?} has {left:?} left");
+    let completion = Completion::new(envelope(b"done"), asked, None);
+    assert_eq!(completer.complete_with(&completion).await, FencedWrite::Applied);
+    if s.is_exact() {
+        let least = Duration::from_nanos(1);
+        s.pass(asked - least).await;
+        busy(s.caller(&held).acquire(LONG).await);
+        completed(s.caller(&done).acquire(LONG).await);
+        s.pass(step + least).await;
+        assert!(granted(s.caller(&held).acquire(LONG).await).took_over);
+        assert!(!granted(s.caller(&done).acquire(LONG).await).took_over);
+        return;
+    }
+    for id in [&held, &done] {
+        s.expire(id, s.short()).await;
+        // The tolerance allows for a store with a coarse clock.
+        assert!(
+            sent.elapsed() + 5 * MS >= asked,
+            "a duration of {asked:?} was over after only {:?}",
+            sent.elapsed()
+        );
+    }
+}
+
 impl Subject {
     /// Returns the longest duration that the store can keep.
     pub(super) fn store_limit(&self) -> Duration {
-        use retryproof_core::IdempotencyStore as _;
         self.store().profile().max_duration
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A peek returns the state of the record, grants nothing and writes nothing.
 
+use retryproof_core::IdempotencyStore as _;
 use retryproof_core::store::FencedWrite;
 
 use super::caller::{LONG, body, busy, completed, granted, is_absent, is_busy, is_complete};
@@ -78,4 +79,45 @@ pub async fn acq_8_look_and_replay_write_nothing(s: &Subject) {
     }
     assert_eq!(s.writes().await, Some(writes), "peeks and replays should write nothing");
     assert_eq!(s.store().stats().await.expect("the stats should be readable"), stats);
+}
+
+/// Without contention, no call costs more round trips than the store's profile says. The first
+/// rounds are not counted, because they open connections and prepare statements.
+pub async fn acq_8_no_call_costs_more_round_trips_than_declared(s: &Subject) {
+    const WARM: u32 = 4;
+    let most = u64::from(s.store().profile().max_round_trips);
+    let count = || s.round_trips().expect("the store under test should count its round trips");
+    for round in 0..WARM + 3 {
+        let mut seen = count();
+        let mut costs = |call: &str| {
+            let (before, now) = (seen, count());
+            seen = now;
+            let trips = now - before;
+            assert!(
+                round < WARM || trips <= most,
+                "the call ({call}) took {trips} round trips, but the profile declares {most}"
+            );
+        };
+        let (done, gone) = (s.id(&format!("done{round}")), s.id(&format!("gone{round}")));
+        let holder = s.caller(&done);
+        granted(holder.acquire(LONG).await);
+        costs("acquire");
+        busy(s.caller(&done).acquire(LONG).await);
+        costs("acquire of a held key");
+        is_busy(holder.peek().await);
+        costs("peek");
+        assert_eq!(holder.extend(LONG).await, FencedWrite::Applied);
+        costs("extend");
+        assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
+        costs("complete");
+        completed(s.caller(&done).acquire(LONG).await);
+        costs("replay");
+        let holder = s.caller(&gone);
+        granted(holder.acquire(LONG).await);
+        costs("acquire");
+        assert_eq!(holder.release().await, FencedWrite::Applied);
+        costs("release");
+        granted(s.caller(&gone).acquire(LONG).await);
+        costs("acquire of a released key");
+    }
 }

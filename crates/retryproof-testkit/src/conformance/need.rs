@@ -2,16 +2,21 @@
 //! What cases need beyond the contract, and which cases the kit skips for a subject.
 
 use std::fmt;
+use std::time::Duration;
 
 use retryproof_core::IdempotencyStore as _;
+#[cfg(doc)]
+use retryproof_core::store::ExpiryClock;
 
 use super::cases;
 use crate::subject::Subject;
 
 /// The largest value limit that the cases test.
 const TRIED: usize = 16 << 20;
-/// The value limit that a store needs for a value of 1 MiB in its envelope.
-const LARGE: usize = (1 << 20) + 1_024;
+/// The largest body that the cases store, apart from those that test a limit.
+const LARGE: usize = 1 << 20;
+/// The shortest duration that the cases use.
+const SHORT: Duration = Duration::from_millis(1);
 
 /// What a case needs beyond the contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +36,8 @@ pub enum Need {
     Audit,
     /// Requires [`with_corrupt`](crate::SubjectBuilder::with_corrupt).
     Corrupt,
-    /// Requires [`with_clock`](crate::SubjectBuilder::with_clock), or `time = real` without
-    /// [`with_runtime_clock`](crate::SubjectBuilder::with_runtime_clock).
+    /// Requires [`with_clock`](crate::SubjectBuilder::with_clock), or `time = real` and a profile
+    /// without [`ExpiryClock::Process`].
     ClockApart,
     /// Requires [`with_writes`](crate::SubjectBuilder::with_writes).
     Writes,
@@ -44,8 +49,8 @@ pub enum Need {
     Identities,
     /// Requires a limit on the size of values that is small enough to test: at most 16 MiB.
     SmallLimit,
-    /// Requires a limit on the size of values that allows 1 MiB.
-    LargeValues,
+    /// Requires [`with_round_trips`](crate::SubjectBuilder::with_round_trips).
+    RoundTrips,
 }
 
 impl Need {
@@ -63,7 +68,7 @@ impl Need {
         Self::Joined,
         Self::Identities,
         Self::SmallLimit,
-        Self::LargeValues,
+        Self::RoundTrips,
     ];
 }
 
@@ -83,7 +88,7 @@ impl fmt::Display for Need {
             Self::Joined => "transactions that the store joins",
             Self::Identities => "hashed identities",
             Self::SmallLimit => "a limit on the size of values that is 16 MiB or less",
-            Self::LargeValues => "values of 1 MiB",
+            Self::RoundTrips => "a count of its round trips",
         })
     }
 }
@@ -106,12 +111,13 @@ impl Subject {
             Need::Joined => self.joined().is_some(),
             Need::Identities => self.has_identities(),
             Need::SmallLimit => largest <= TRIED,
-            Need::LargeValues => largest >= LARGE,
+            Need::RoundTrips => self.counts_round_trips(),
         }
     }
 }
 
-/// Returns one line that says how many cases test the subject, which cases are skipped, and why.
+/// Returns one line that says how many cases test the subject, which cases are skipped and why, and
+/// to which profile the store was held.
 #[must_use]
 pub fn summary(subject: &Subject) -> String {
     let lacking: Vec<_> = Need::ALL.into_iter().filter(|need| !subject.offers(*need)).collect();
@@ -133,6 +139,17 @@ pub fn summary(subject: &Subject) -> String {
             .collect();
         line.push_str(&format!("{link}{need} ({}): {}", names.len(), names.join(", ")));
         link = "; ";
+    }
+    let profile = subject.store().profile();
+    line.push_str(&format!("; profile: {profile}"));
+    let mut link = "; not applicable because of the profile: ";
+    if profile.min_duration > SHORT {
+        let shortest = profile.min_duration;
+        line.push_str(&format!("{link}leases and ttls shorter than {shortest:?}"));
+        link = ", ";
+    }
+    if profile.max_value < LARGE {
+        line.push_str(&format!("{link}values of more than {} bytes", profile.max_value));
     }
     line
 }

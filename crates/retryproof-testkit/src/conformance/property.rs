@@ -29,7 +29,8 @@ enum Step {
 
 /// Returns a random step. On the host's clock, each duration either lasts for the whole test, or
 /// the test immediately waits until it is over. The model therefore always knows what has expired.
-fn draw(random: &mut Random, exact: bool, value: u32) -> Step {
+fn draw(random: &mut Random, s: &Subject, value: u32) -> Step {
+    let exact = s.is_exact();
     let owner = random.below(3);
     let fingerprint = random.pick(&[None, Some(1), Some(2)]);
     let lease = if exact {
@@ -37,11 +38,13 @@ fn draw(random: &mut Random, exact: bool, value: u32) -> Step {
     } else {
         random.pick(&[10 * MS, LONG, LONG])
     };
+    let lease = s.kept(lease);
     let ttl = if exact {
         random.pick(&[MS, 1_000 * MS, 3_000 * MS, LONG, DAY])
     } else {
         random.pick(&[MS, DAY, DAY])
     };
+    let ttl = s.kept(ttl);
     match random.below(if exact { 20 } else { 17 }) {
         0..=5 => Step::Acquire { owner, lease, ttl, fingerprint },
         6..=8 => Step::Look,
@@ -192,7 +195,7 @@ pub async fn sto_2_random_steps_agree_with_the_model(s: &Subject) {
         for value in 0..STEPS {
             let at = random.below(2);
             let handle = random.below(run.handles.len());
-            let step = draw(&mut random, run.exact, u32::try_from(value).unwrap_or(0));
+            let step = draw(&mut random, s, u32::try_from(value).unwrap_or(0));
             log.push(format!("  identity {at}, handle {handle}: {step:?}"));
             if let Err(wrong) = run.step(at, handle, step).await {
                 panic!(

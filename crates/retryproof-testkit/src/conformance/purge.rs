@@ -44,7 +44,7 @@ pub async fn sto_4_purge_keeps_what_is_live(s: &Subject) {
     let completer = s.caller(&done);
     granted(completer.acquire(LONG).await);
     assert_eq!(completer.complete(b"done").await, FencedWrite::Applied);
-    s.pass(20 * MS).await;
+    s.outlast(MS).await;
     s.purge_all().await;
     assert_eq!(
         is_busy(holder.peek().await).1,
@@ -110,7 +110,7 @@ async fn ten_expired_results(s: &Subject) -> Vec<Identity> {
         granted(holder.acquire(LONG).await);
         assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     }
-    s.pass(50 * MS).await;
+    s.outlast(MS).await;
     ids
 }
 
@@ -143,7 +143,7 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     let passed = s.id("passed");
     let holder = s.caller(&passed).with_ttl(MS);
     granted(holder.acquire(LONG).await);
-    s.pass(20 * MS).await;
+    s.outlast(MS).await;
     let ids = ten_expired_results(s).await;
     let mut gone = s
         .store()
@@ -152,7 +152,7 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
         .expect("the purge should succeed")
         .expect("the store should be able to purge");
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied, "the lease should still run");
-    s.pass(50 * MS).await;
+    s.outlast(MS).await;
     gone += s.purge_all().await;
     if s.is_exact() {
         assert!(gone >= 11, "at least 11 records should be deleted, but {gone} were");
@@ -194,7 +194,7 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     s.expire(&asked_again, 10 * MS).await;
     granted(asking.acquire(LONG).await);
 
-    s.pass(50 * MS).await;
+    s.outlast(MS).await;
     s.purge_all().await;
     assert_eq!(busy(s.caller(&granted_again).acquire(LONG).await).1, token);
     is_busy(asking.peek().await);
@@ -220,9 +220,9 @@ pub async fn sto_4_purge_goes_by_the_completions_ttl(s: &Subject) {
     assert_eq!(completer.complete_with(&done).await, FencedWrite::Applied);
     let brief = s.caller(&shorter).with_ttl(DAY);
     granted(brief.acquire(LONG).await);
-    let done = Completion::new(envelope(b"shorter"), MS, None);
+    let done = Completion::new(envelope(b"shorter"), s.kept(MS), None);
     assert_eq!(brief.complete_with(&done).await, FencedWrite::Applied);
-    s.pass(50 * MS).await;
+    s.outlast(MS).await;
     s.purge_all().await;
     assert_eq!(body(&is_complete(completer.peek().await)), b"longer");
     is_absent(brief.peek().await);
@@ -239,7 +239,7 @@ pub async fn sto_4_purge_from_two_instances_at_once(s: &Subject) {
         granted(holder.acquire(LONG).await);
         assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     }
-    s.pass(50 * MS).await;
+    s.outlast(MS).await;
     let purges: Vec<_> = (0..4)
         .map(|_| {
             let store = s.store().clone();

@@ -36,7 +36,7 @@ pub async fn acq_7_hours_on_the_clients_clock_end_nothing(s: &Subject) {
 /// Leases and results expire by the store's clock, even while the client's clock stands still.
 pub async fn acq_7_the_stores_clock_ends_them(s: &Subject) {
     let (held, done) = (s.id("held"), s.id("done"));
-    let length = if s.is_exact() { HOUR } else { 300 * MS };
+    let length = s.kept(if s.is_exact() { HOUR } else { 300 * MS });
     granted(s.caller(&held).acquire(length).await);
     let completer = s.caller(&done).with_ttl(length);
     granted(completer.acquire(LONG).await);

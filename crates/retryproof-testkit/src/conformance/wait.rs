@@ -11,7 +11,7 @@ use retryproof_core::{FencingToken, Identity};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::caller::{ASLEEP, LONG, MS, StoreCaller, WOKEN, body, completed, granted, is_busy};
+use super::caller::{ASLEEP, LONG, MS, StoreCaller, body, completed, granted, is_busy};
 use crate::subject::Subject;
 
 /// Waits as an engine does until the record has changed. Each round calls `wait_for_change`, which
@@ -29,12 +29,13 @@ async fn until_changed(caller: &StoreCaller, seen: FencingToken) {
     panic!("`wait_for_change` keeps returning without a change");
 }
 
-/// Fails if `waiter` does not end within `WOKEN`, because the wake-up was then lost. A store that
-/// polls every 50 ms passes.
-async fn woken(what: &str, waiter: impl Future<Output = ()>) {
+/// Fails if `waiter` does not end in time, because the wake-up was then lost. A store that only
+/// polls passes if it polls as often as its profile says.
+async fn woken(s: &Subject, what: &str, waiter: impl Future<Output = ()>) {
+    let limit = s.woken_within();
     assert!(
-        timeout(WOKEN, waiter).await.is_ok(),
-        "the wait ({what}) should end, but did not end within {WOKEN:?}"
+        timeout(limit, waiter).await.is_ok(),
+        "the wait ({what}) should end, but did not end within {limit:?}"
     );
 }
 
@@ -65,8 +66,8 @@ pub async fn acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for(s: 
     let id = s.id("k");
     let at_once = async |what: &str, seen: FencingToken| {
         let started = Instant::now();
-        woken(what, s.caller(&id).wait_for_change(seen, ASLEEP)).await;
-        let most = if s.is_paused() { 10 * MS } else { WOKEN };
+        woken(s, what, s.caller(&id).wait_for_change(seen, ASLEEP)).await;
+        let most = if s.is_paused() { 10 * MS } else { s.woken_within() };
         assert!(
             started.elapsed() <= most,
             "the wait ({what}) should return immediately, but took {:?}",
@@ -96,7 +97,7 @@ pub async fn acq_4_completion_wakes_a_waiter(s: &Subject) {
     let seen = granted(holder.acquire(LONG).await).token;
     let waiter = asleep(s, s.caller(&id), seen).await;
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
-    woken("completed", async { waiter.await.expect("the waiter should not panic") }).await;
+    woken(s, "completed", async { waiter.await.expect("the waiter should not panic") }).await;
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"done");
 }
 
@@ -107,19 +108,19 @@ pub async fn acq_3_release_wakes_a_waiter(s: &Subject) {
     let seen = granted(holder.acquire(LONG).await).token;
     let waiter = asleep(s, s.caller(&id), seen).await;
     assert_eq!(holder.release().await, FencedWrite::Applied);
-    woken("released", async { waiter.await.expect("the waiter should not panic") }).await;
+    woken(s, "released", async { waiter.await.expect("the waiter should not panic") }).await;
     assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
 }
 
 /// A waiter is woken when another caller takes over from the dead holder.
 pub async fn acq_4_a_takeover_wakes_a_waiter(s: &Subject) {
     let id = s.id("k");
-    let lease = if s.is_exact() { s.short() } else { 100 * MS };
+    let lease = s.kept(if s.is_exact() { s.short() } else { 100 * MS });
     let seen = granted(s.caller(&id).acquire(lease).await).token;
     let waiter = asleep(s, s.caller(&id), seen).await;
     s.expire(&id, lease).await;
     granted(s.caller(&id).acquire(LONG).await);
-    woken("taken over", async { waiter.await.expect("the waiter should not panic") }).await;
+    woken(s, "taken over", async { waiter.await.expect("the waiter should not panic") }).await;
 }
 
 /// A wake-up reaches every waiter.
@@ -130,7 +131,7 @@ pub async fn acq_4_every_waiter_is_woken(s: &Subject) {
     let waiters = sixty_four_waiters(s, &id, seen);
     drop(asleep(s, s.caller(&id), seen).await);
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
-    woken("64 waiters", async {
+    woken(s, "64 waiters", async {
         for waiter in waiters {
             waiter.await.expect("the waiter should not panic");
         }
@@ -148,7 +149,8 @@ pub async fn acq_4_a_dropped_waiter_takes_no_wake_up_along(s: &Subject) {
     dropped.abort();
     assert!(dropped.await.is_err_and(|error| error.is_cancelled()));
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
-    woken("the other waiter", async { waiter.await.expect("the waiter should not panic") }).await;
+    woken(s, "the other waiter", async { waiter.await.expect("the waiter should not panic") })
+        .await;
 }
 
 /// Heartbeats of the holder and peeks by other callers do not cause a lost wake-up.
@@ -163,7 +165,7 @@ pub async fn acq_4_a_wake_up_survives_beats_in_between(s: &Subject) {
         s.pass(10 * MS).await;
     }
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
-    woken("after beats", async { waiter.await.expect("the waiter should not panic") }).await;
+    woken(s, "after beats", async { waiter.await.expect("the waiter should not panic") }).await;
 }
 
 /// Polls a future up to `times` times, whether or not it was woken. Other tasks can run between the
@@ -197,7 +199,7 @@ pub async fn acq_4_no_wake_up_is_lost_between_look_and_sleep(s: &Subject) {
             let ended =
                 if release { holder.release().await } else { holder.complete(b"done").await };
             assert_eq!(ended, FencedWrite::Applied);
-            woken(&format!("a change after {step} polls"), waiter).await;
+            woken(s, &format!("a change after {step} polls"), waiter).await;
         }
     }
 }
@@ -217,7 +219,7 @@ pub async fn acq_4_no_wake_up_is_lost_in_a_race(s: &Subject) {
             if round % 2 == 0 { holder.complete(b"done").await } else { holder.release().await }
         });
         assert_eq!(ending.await.expect("the holder should not panic"), FencedWrite::Applied);
-        woken(&format!("round {round}"), async {
+        woken(s, &format!("round {round}"), async {
             waiter.await.expect("the waiter should not panic")
         })
         .await;
@@ -235,7 +237,7 @@ pub async fn acq_4_a_waiter_on_another_handle_is_woken(s: &Subject) {
         let waiter = asleep(s, s.caller(&id).on(&other), seen).await;
         let ended = if release { holder.release().await } else { holder.complete(b"done").await };
         assert_eq!(ended, FencedWrite::Applied);
-        woken("on another handle", async { waiter.await.expect("the waiter should not panic") })
+        woken(s, "on another handle", async { waiter.await.expect("the waiter should not panic") })
             .await;
     }
 }
@@ -270,7 +272,7 @@ pub async fn acq_4_a_change_wakes_a_waiter_before_its_next_read(s: &Subject) {
         tokio::time::sleep((100 + 7 * round) * MS).await;
         assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
         let completed = Instant::now();
-        let Ok(ended) = timeout(WOKEN, waiter).await else { continue };
+        let Ok(ended) = timeout(s.woken_within(), waiter).await else { continue };
         let late = ended.expect("the waiter should not panic").saturating_duration_since(completed);
         at_once += u32::from(late <= AT_ONCE);
     }
@@ -286,7 +288,8 @@ pub async fn acq_6_changed_ends_by_its_bound(s: &Subject) {
     let seen = granted(s.caller(&id).acquire(LONG).await).token;
     for at_most in [Duration::ZERO, MS, 100 * MS] {
         let started = Instant::now();
-        let ended = timeout(at_most + WOKEN, s.caller(&id).wait_for_change(seen, at_most)).await;
+        let ended =
+            timeout(at_most + s.woken_within(), s.caller(&id).wait_for_change(seen, at_most)).await;
         assert!(ended.is_ok(), "a wait with the limit {at_most:?} did not end in time");
         if s.is_paused() {
             assert!(
@@ -331,8 +334,8 @@ pub async fn acq_5_sleeping_waiters_hold_nothing_up(s: &Subject) {
         assert_eq!(holder.extend(LONG).await, FencedWrite::Applied);
         assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     };
-    woken("calls while 65 waiters are waiting", work).await;
+    woken(s, "calls while 65 waiters are waiting", work).await;
     for waiter in waiters {
-        woken("a waiter", async { waiter.await.expect("the waiter should not panic") }).await;
+        woken(s, "a waiter", async { waiter.await.expect("the waiter should not panic") }).await;
     }
 }

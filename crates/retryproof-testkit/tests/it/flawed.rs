@@ -52,6 +52,7 @@ macro_rules! defects {
 defects! {
     AcquireNeverReplays
     AcquireSaysTakeover
+    AcquireCostsOneMoreTrip
     BusyShowsAnotherToken
     BusyComparesNothing
     OwnersComparedInPart
@@ -195,6 +196,7 @@ struct Data {
     /// The mark of the identity secret; 0 without a secret, or before the store is set up.
     mark: AtomicI64,
     writes: AtomicU64,
+    trips: AtomicU64,
     claimed_until: Mutex<Option<Instant>>,
     audit: Mutex<Vec<(Instant, AuditEntry)>>,
 }
@@ -240,6 +242,7 @@ pub(crate) fn subject(defect: Defect) -> Subject {
     };
     let first = open();
     let (counted, spoilt) = (Arc::clone(&first.data), Arc::clone(&first.data));
+    let data = Arc::clone(&first.data);
     let books = Books::of(open());
     Subject::of(first)
         .with_joined(books.clone(), books)
@@ -264,6 +267,7 @@ pub(crate) fn subject(defect: Defect) -> Subject {
             spoilt.records.lock().get_mut(&name).expect("a record").corrupt = true;
             async {}
         })
+        .with_round_trips(move || data.trips.load(Ordering::SeqCst))
         .with_sequences(64)
         .build()
 }
@@ -521,6 +525,8 @@ impl IdempotencyStore for Flawed {
         let mut req = req.clone();
         req.owner = self.owner(req.owner);
         let req = &req;
+        let trips = if self.has(Defect::AcquireCostsOneMoreTrip) { 2 } else { 1 };
+        self.data.trips.fetch_add(trips, Ordering::SeqCst);
         if self.has(Defect::ChangedHoldsTheStore) {
             drop(self.held_up.lock().await);
         }

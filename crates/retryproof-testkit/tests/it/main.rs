@@ -4,5 +4,6 @@
 mod books;
 mod defects;
 mod flawed;
+mod modest;
 mod needs;
 mod wrappers;
