@@ -40,13 +40,26 @@ pub(super) async fn swallow(from: &mut OwnedReadHalf, harm: &Harm) {
     if matches!(read, Ok(0) | Err(_)) {
         return harm.strand(false);
     }
-    let mut over = pin!(sleep(PATIENCE));
+    let first = shown(&buffer[..read.unwrap_or_default()]);
+    let (mut over, mut reads) = (pin!(sleep(PATIENCE)), 1);
     loop {
         tokio::select! {
-            () = &mut over => return harm.strand(true),
-            read = from.read(&mut buffer) => if matches!(read, Ok(0) | Err(_)) {
-                return harm.strand(false);
+            () = &mut over => {
+                eprintln!(
+                    "a client used a half-open connection for more than {PATIENCE:?}: {reads} \
+                     requests, the first {first}"
+                );
+                return harm.strand(true);
+            }
+            read = from.read(&mut buffer) => match read {
+                Ok(0) | Err(_) => return harm.strand(false),
+                Ok(_) => reads += 1,
             },
         }
     }
+}
+
+/// Returns the beginning of a request as text.
+fn shown(request: &[u8]) -> String {
+    request[..request.len().min(300)].escape_ascii().to_string()
 }
