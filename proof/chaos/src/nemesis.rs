@@ -248,6 +248,7 @@ impl<'a> Nemesis<'a> {
                     if self.workers.is_stopped(proc) {
                         self.workers.go_on(proc)?;
                     }
+                    self.proxies(Some(proc)).for_each(|proxy| proxy.client_stands(false));
                     self.end(op, "stop");
                 }
                 Due::Quiet(op, name, victim) => {
@@ -326,6 +327,7 @@ impl<'a> Nemesis<'a> {
         };
         let op = begin(&self.log, "stop", Some(victim));
         self.workers.stop(victim)?;
+        self.proxies(Some(victim)).for_each(|proxy| proxy.client_stands(true));
         self.broke(op);
         self.made.stops += 1;
         self.due.push((mono::now() + ms * MS, Due::GoOn(victim, op)));

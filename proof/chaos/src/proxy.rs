@@ -131,6 +131,11 @@ impl Proxy {
         self.weather.send_modify(|weather| weather.severed += 1);
     }
 
+    /// Sets whether the client's process is stopped, so that it cannot give up a connection.
+    pub(crate) fn client_stands(&self, still: bool) {
+        self.harm.client_stands(still);
+    }
+
     /// Returns whether connections that the last mood has spoilt are still open. Such a connection
     /// may accept a request and lose its answer.
     pub(crate) fn is_closing(&self) -> bool {

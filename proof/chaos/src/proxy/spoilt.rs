@@ -2,7 +2,7 @@
 //! [`Harm`]: what the proxy has done to connections.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -19,6 +19,8 @@ pub(super) struct Harm {
     away: Mutex<Away>,
     left: AtomicU64,
     stuck: AtomicU64,
+    /// Whether the client's process is stopped.
+    stands: AtomicBool,
 }
 
 /// The intervals without any connection to the server, in which nothing could reach it.
@@ -60,6 +62,14 @@ impl Harm {
     pub(super) fn stranded(&self) -> Stranded {
         let read = |count: &AtomicU64| count.load(Ordering::SeqCst);
         Stranded { left: read(&self.left), stuck: read(&self.stuck) }
+    }
+
+    pub(super) fn client_stands(&self, still: bool) {
+        self.stands.store(still, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_client_standing(&self) -> bool {
+        self.stands.load(Ordering::SeqCst)
     }
 
     /// Counts a client that has left a half-open connection, or that has used one for too long

@@ -35,11 +35,17 @@ pub fn check(input: &[u8], canonical: Canonical) -> u64 {
         return kind(read.is_ok());
     };
     let shown = || String::from_utf8_lossy(&written).into_owned();
+    if read.as_ref().is_err_and(is_inexact) {
+        return kind(true);
+    }
     let read = read.unwrap_or_else(|error| panic!("not JSON: {error}: {}", shown()));
     assert_eq!(canonical(&written).as_ref(), Some(&written), "not stable: {}", shown());
     let spaced = [b" \n", input, b"\t\r "].concat();
     assert_eq!(canonical(&spaced).as_ref(), Some(&written), "white space matters: {}", shown());
     let again = serde_json::from_slice::<Value>(&written);
+    if again.as_ref().is_err_and(is_inexact) {
+        return kind(true);
+    }
     let again = again.unwrap_or_else(|error| panic!("wrote no JSON: {error}: {}", shown()));
     assert!(same(&read, &again), "another value: {}", shown());
     // Compare only values without doubles, because serde_json reads some doubles inexactly. It also
@@ -88,4 +94,10 @@ fn same(one: &Value, other: &Value) -> bool {
         }
         (one, other) => one == other,
     }
+}
+
+/// Returns whether serde_json found a number too large. It reads doubles inexactly, so it also
+/// refuses some spellings of the largest double.
+fn is_inexact(error: &serde_json::Error) -> bool {
+    error.to_string().starts_with("number out of range")
 }
