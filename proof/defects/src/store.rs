@@ -44,7 +44,14 @@ pub struct Defective {
 struct Seen {
     granted: Mutex<HashMap<(Identity, OwnerId), Instant>>,
     waited_for: Mutex<HashSet<Identity>>,
-    changed: Notify,
+    changed: Mutex<HashMap<Identity, Arc<Notify>>>,
+}
+
+impl Seen {
+    /// Returns what the changes of this identity in this process notify.
+    fn changes(&self, id: &Identity) -> Arc<Notify> {
+        Arc::clone(self.changed.lock().entry(id.clone()).or_default())
+    }
 }
 
 impl Defective {
@@ -77,7 +84,7 @@ impl Defective {
         if self.has(Defect::TtlFromAcquire) {
             self.seen.granted.lock().insert((id.clone(), req.owner), Instant::now());
         }
-        self.seen.changed.notify_waiters();
+        self.seen.changes(id).notify_waiters();
         let token = if self.has(Defect::RepeatedToken) { TOKEN } else { grant.token };
         let early = self.has(Defect::EarlyTakeover);
         let remaining = if early { req.lease } else { grant.remaining };
@@ -143,8 +150,7 @@ impl Defective {
         until: Instant,
         poll: Option<Duration>,
     ) -> Result<()> {
-        let nothing = Notify::new();
-        let changed = if poll.is_some() { &nothing } else { &self.seen.changed };
+        let changed = if poll.is_some() { Arc::default() } else { self.seen.changes(id) };
         loop {
             let woken = changed.notified();
             if self.is_over(id, seen).await? || Instant::now() >= until {
@@ -265,7 +271,7 @@ impl IdempotencyStore for Defective {
             Some(recorded) => self.inner.complete(id, recorded, &done).await?,
             None => answer,
         };
-        self.seen.changed.notify_waiters();
+        self.seen.changes(id).notify_waiters();
         Ok(answer)
     }
 
@@ -275,7 +281,7 @@ impl IdempotencyStore for Defective {
             Some(recorded) => self.inner.release(id, recorded).await?,
             None => answer,
         };
-        self.seen.changed.notify_waiters();
+        self.seen.changes(id).notify_waiters();
         Ok(answer)
     }
 
