@@ -98,7 +98,7 @@ async fn sto_1_no_store_is_picked_by_itself() {
 async fn sto_1_id_4_an_unknown_url_is_refused_without_its_password() {
     for (url, says) in [
         ("etcd://app:canary@db/records", "`etcd`"),
-        ("redis+cluster://:canary@h", "`redis+cluster`"),
+        ("redis+ring://:canary@h", "`redis+ring`"),
         ("SQLITE:records.db", "`SQLITE`"),
         ("POSTGRES://app:canary@db/records", "`POSTGRES`"),
         ("app-canary@db:5432/records", "`(hidden)`"),

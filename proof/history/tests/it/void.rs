@@ -88,6 +88,10 @@ fn minimum_counts_are_in_proportion_and_only_of_faults_that_were_asked_for() {
     let jump = least(1, 0.2, &["jump"]);
     assert_eq!(find(&jump, "moves of the store's clock"), Some(1));
     assert_eq!(find(&jump, "answers that only a moved clock explains"), Some(1));
+    let overlap = "percentage of operations that overlap a fault";
+    assert_eq!(find(&least(30, 0.2, &["kill", "lose"]), overlap), None, "neither lasts");
+    assert_eq!(find(&least(30, 0.2, &["kill", "cut"]), overlap), Some(2));
+    assert_eq!(find(&least(30, 0.2, &["kill", "stop"]), overlap), Some(30));
     let struck = "faults while a server was down";
     assert_eq!(find(&least(1, 0.2, &["restart"]), struck), None, "no other fault was asked for");
     assert_eq!(find(&least(1, 0.2, &["restart", "kill"]), struck), Some(1));
