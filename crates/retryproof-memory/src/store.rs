@@ -72,8 +72,8 @@ const SWEEP_LIMIT: usize = 32;
 ///
 /// # Waiting
 /// A completion, release or takeover wakes the waiters immediately (ACQ-4).
-/// [`wait_for_change`](IdempotencyStore::wait_for_change) sleeps on tokio's timer and needs a runtime
-/// with time enabled. No other call needs a runtime.
+/// [`wait_for_change`](IdempotencyStore::wait_for_change) sleeps on tokio's timer and needs a
+/// runtime with time enabled. No other call needs a runtime.
 pub struct MemoryStore {
     pub(crate) shards: Box<[PaddedShard]>,
     /// The number of shards minus one. The number of shards is a power of two.

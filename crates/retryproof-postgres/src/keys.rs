@@ -55,11 +55,12 @@ pub struct PostgresKeyTable {
 
 impl PostgresKeyTable {
     /// Creates the table, if it is missing. Call this method where your migrations run. The user
-    /// needs the privilege to create tables in the first schema of its `search_path`. The name of the
-    /// record table in `config` has no effect.
+    /// needs the privilege to create tables in the first schema of its `search_path`. The name of
+    /// the record table in `config` has no effect.
     ///
     /// # Errors
-    /// `Unavailable` if the server cannot be reached; `Unexpected` if the user may not create tables.
+    /// `Unavailable` if the server cannot be reached; `Unexpected` if the user may not create
+    /// tables.
     ///
     /// # Cancel safety
     /// A dropped call took effect either completely or not at all.

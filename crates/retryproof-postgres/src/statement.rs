@@ -211,7 +211,8 @@ impl Statement {
             // upper bound is a subquery, so that the server can use the index. The lower bound lets
             // the server skip the index entries of deleted rows. Without this bound, the server
             // would keep scanning these entries for as long as a transaction might still see the
-            // rows. Binds: 1 limit, 2 first bucket. Returns: the number of deleted rows, their last bucket.
+            // rows. Binds: 1 limit, 2 first bucket. Returns: the number of deleted rows, their last
+            // bucket.
             Self::Purge => concat!(
                 "WITH gone AS (DELETE FROM \"retryproof_records\" WHERE ctid=ANY(ARRAY(SELECT \
                  ctid FROM \"retryproof_records\" WHERE purge_bucket>=$2::bigint AND \

@@ -197,9 +197,9 @@ impl Waiters {
             self.has_announced.store(true, Ordering::SeqCst);
         }
         // One reply is enough: every process receives the reply, and wakes each waiter that has
-        // read its record before the record was finished. If each announcement got a reply, a waiter
-        // for a record that was granted again would wake, announce itself and be woken again,
-        // endlessly.
+        // read its record before the record was finished. If each announcement got a reply, a
+        // waiter for a record that was granted again would wake, announce itself and be woken
+        // again, endlessly.
         if self.just_finished.lock().forget(hash, now) && self.forget_announced(hash, now) {
             self.queue(WakeMessage::Changed, hash);
         } else {

@@ -2,8 +2,8 @@
 //! [`Cluster`]: the nodes of a Redis Cluster, and which of them serves which slots (STO-8).
 //!
 //! The map of slots is read when the store connects, and again after an answer or a failure that
-//! shows that the map is out of date. An outdated map is harmless: a node that does not serve a slot
-//! names the node that does.
+//! shows that the map is out of date. An outdated map is harmless: a node that does not serve a
+//! slot names the node that does.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -177,8 +177,8 @@ impl Cluster {
         }
     }
 
-    /// Returns the nodes to ask for the map: the primaries, then their replicas, then the configured
-    /// nodes.
+    /// Returns the nodes to ask for the map: the primaries, then their replicas, then the
+    /// configured nodes.
     fn candidates(&self) -> Vec<Arc<ClusterMember>> {
         let primaries = self.primaries();
         let mut addresses: Vec<_> = primaries.keys().cloned().collect();

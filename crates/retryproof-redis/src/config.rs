@@ -41,7 +41,8 @@ pub(crate) enum Target {
 /// use retryproof_redis::RedisConfig;
 ///
 /// # fn main() -> retryproof_core::Result<()> {
-/// let config = RedisConfig::from_url("redis://app:secret@cache.internal/0")?.with_prefix("payments");
+/// let config =
+/// RedisConfig::from_url("redis://app:secret@cache.internal/0")?.with_prefix("payments");
 /// assert!(!format!("{config:?}").contains("secret"));
 /// # Ok(())
 /// # }
@@ -199,8 +200,8 @@ impl RedisConfig {
         self
     }
 
-    /// Sets the CA certificates (PEM) that verify the servers. Default: the host's certificates, read
-    /// once, when the store connects.
+    /// Sets the CA certificates (PEM) that verify the servers. Default: the host's certificates,
+    /// read once, when the store connects.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn with_root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {

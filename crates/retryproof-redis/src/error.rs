@@ -202,8 +202,8 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
     }
 }
 
-/// The codes with which a node of a cluster refuses a call that may succeed in a moment, there or on
-/// another node.
+/// The codes with which a node of a cluster refuses a call that may succeed in a moment, there or
+/// on another node.
 const PASSING_IN_CLUSTER: [&str; 4] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"];
 
 /// The message for a call that no node of the cluster has served in time.
@@ -255,8 +255,8 @@ fn of_system(error: &RedisError) -> Option<&std::io::Error> {
     shared.map_or_else(|| source.downcast_ref(), |inner| inner.downcast_ref())
 }
 
-/// Whether the connection was closed in the middle of an answer. The driver reports this as an answer
-/// that it cannot parse, and only the text of the error shows the cause.
+/// Whether the connection was closed in the middle of an answer. The driver reports this as an
+/// answer that it cannot parse, and only the text of the error shows the cause.
 fn is_truncated(error: &RedisError) -> bool {
     error.kind() == redis::ErrorKind::Parse && error.to_string().contains("end of input")
 }

@@ -138,8 +138,8 @@ impl Executor {
         }
     }
 
-    /// Reads a setting of each primary. A primary is left out if the read fails, for example because
-    /// the user has no permission.
+    /// Reads a setting of each primary. A primary is left out if the read fails, for example
+    /// because the user has no permission.
     pub(crate) async fn server_settings(&self, name: &str) -> Vec<String> {
         let mut settings = Vec::new();
         for node in self.route.primaries() {

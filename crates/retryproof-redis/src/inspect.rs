@@ -160,8 +160,8 @@ impl RedisStore {
     }
 }
 
-/// Decodes the server's clock and the descriptions of `keys`, and calls `found` for each record that
-/// exists. A released record has no summary.
+/// Decodes the server's clock and the descriptions of `keys`, and calls `found` for each record
+/// that exists. A released record has no summary.
 fn each_summary<'k>(
     keys: &[&'k [u8]],
     answers: &[Value],

@@ -43,8 +43,8 @@ impl RecordRoute {
         }
     }
 
-    /// Sends a request about one key, and waits for the answer. If `waits` is true, the request ends
-    /// with a wait for replicas.
+    /// Sends a request about one key, and waits for the answer. If `waits` is true, the request
+    /// ends with a wait for replicas.
     pub(crate) async fn run(
         &self,
         key: &[u8],

@@ -223,8 +223,8 @@ pub(crate) fn scan(cursor: &[u8], prefix: &str, count: usize) -> Cmd {
     cmd
 }
 
-/// Waits until `replicas` replicas have acknowledged the connection's last write, or until `timeout`
-/// has passed.
+/// Waits until `replicas` replicas have acknowledged the connection's last write, or until
+/// `timeout` has passed.
 pub(crate) fn wait(replicas: u32, timeout: Duration) -> Cmd {
     let mut cmd = Cmd::new();
     cmd.arg("WAIT").arg(replicas).arg(millis(timeout));

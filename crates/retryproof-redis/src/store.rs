@@ -41,7 +41,8 @@ pub struct RedisStore {
 impl RedisStore {
     /// Connects, and checks that the store can use the server. The server must be Redis 7.0 or
     /// newer, and must not be a replica. It must be a node of a Redis Cluster exactly if the
-    /// configuration names a cluster (STO-8). Logs a warning if the server may evict records (STO-3).
+    /// configuration names a cluster (STO-8). Logs a warning if the server may evict records
+    /// (STO-3).
     ///
     /// The store needs a tokio runtime that runs as long as the store is used. If that runtime ends
     /// and another runtime uses the store, the store opens a new connection.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`wait_for_change`] waits for a record (ACQ-4). While a call waits for a key, the store subscribes
-//! to that key's channel at the key's node; polling finds the changes that the server does not push.
+//! [`wait_for_change`] waits for a record (ACQ-4). While a call waits for a key, the store
+//! subscribes to that key's channel at the key's node; polling finds the changes that the server
+//! does not push.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +25,8 @@ pub(crate) const FALLBACK_POLL: Backoff =
     Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
 /// How long a waiter waits for its subscription before it polls instead.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a waiter in a cluster waits without a subscription. Its caller then reads the record and
-/// waits again, perhaps at another node.
+/// How long a waiter in a cluster waits without a subscription. Its caller then reads the record
+/// and waits again, perhaps at another node.
 const UNSUBSCRIBED: Duration = Duration::from_secs(1);
 
 /// One waiter's share in the subscription to a channel. Dropping the value releases the share.
@@ -43,9 +44,9 @@ impl Drop for ChannelSubscription {
     }
 }
 
-/// Waits until the record has changed, its lease has ended, the subscription has ended, or `at_most`
-/// has passed. `remaining_lease` reads the time left in the lease that the caller saw; `None` if
-/// that lease is over.
+/// Waits until the record has changed, its lease has ended, the subscription has ended, or
+/// `at_most` has passed. `remaining_lease` reads the time left in the lease that the caller saw;
+/// `None` if that lease is over.
 pub(crate) async fn wait_for_change<F, E>(
     route: &RecordRoute,
     key: &[u8],

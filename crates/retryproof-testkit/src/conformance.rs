@@ -26,9 +26,9 @@
 //! millisecond.
 //!
 //! The cases of ACQ-7 shift the runtime's clock by hours, or stop it, while the store's clock runs
-//! on. These cases cannot test a store that uses the runtime's clock itself. With `time = real`, such
-//! a store declares [`ExpiryClock::Process`](retryproof_core::store::ExpiryClock::Process) in its
-//! profile.
+//! on. These cases cannot test a store that uses the runtime's clock itself. With `time = real`,
+//! such a store declares [`ExpiryClock::Process`](retryproof_core::store::ExpiryClock::Process) in
+//! its profile.
 //!
 //! # The profile
 //! The kit holds a store to its [profile](retryproof_core::store::StoreProfile). A lease or a ttl
@@ -62,7 +62,8 @@
 //! the line with `--success-output final`.)
 //!
 //! ```text
-//! it::conformance (redis): 110 of 120 cases run; skipped, grouped by what the store does not offer: purge (8): sto_4_purge_keeps_what_is_live, …; profile: values of up to 4194304 bytes; …
+//! it::conformance (redis): 110 of 120 cases run; skipped, grouped by what the store does not
+//! offer: purge (8): sto_4_purge_keeps_what_is_live, …; profile: values of up to 4194304 bytes; …
 //! ```
 
 use std::fmt;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What private servers of tests have in common: a free port, a process that dies with its test, and
-//! the end of a log.
+//! What private servers of tests have in common: a free port, a process that dies with its test,
+//! and the end of a log.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};

@@ -27,8 +27,8 @@ const WITHIN: Duration = Duration::from_secs(120);
 /// primary, and the others are its standbys. The nodes are numbered from 0, and node 0 is the first
 /// primary. Dropping this value ends the servers and removes the folder.
 ///
-/// If `setpriv` is installed, a server dies with the thread that started it, so no server outlives a
-/// killed test.
+/// If `setpriv` is installed, a server dies with the thread that started it, so no server outlives
+/// a killed test.
 #[derive(Debug)]
 pub struct PostgresGroup {
     folder: Folder,

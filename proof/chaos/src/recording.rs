@@ -143,7 +143,8 @@ fn busy(event: &mut Event, remaining: Duration, token: FencingToken) {
 impl<S: IdempotencyStore> IdempotencyStore for Recording<S> {
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         // Without a future, there is no task to wake, and the waker of no task has no data.
-        // `will_wake` also compares the tables of functions, of which an optimized build has several.
+        // `will_wake` also compares the tables of functions, of which an optimized build has
+        // several.
         let in_place = poll_fn(|cx| Poll::Ready(cx.waker().data().is_null())).await;
         let ask = |event: &mut Event| {
             event.note = in_place.then(|| IN_PLACE.to_owned());

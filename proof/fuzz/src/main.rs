@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo run -p fuzz --release -- [TARGET...] [--secs N]`: runs targets in turn until the time is
-//! over or each target has reached its goal, and adds the executions to those of earlier runs on the
-//! same revision.
+//! over or each target has reached its goal, and adds the executions to those of earlier runs on
+//! the same revision.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -16,8 +16,8 @@ const NODES: [&str; 6] =
 /// The slots of the three primaries.
 const SLOTS: [&str; 3] = ["0-5460", "5461-10922", "10923-16383"];
 
-/// Returns the nodes. Each starts with a file that names all nodes, and later rewrites that file, so
-/// it restarts with the role that it had.
+/// Returns the nodes. Each starts with a file that names all nodes, and later rewrites that file,
+/// so it restarts with the role that it had.
 pub(super) fn nodes(site: &Site, tools: &Tools) -> io::Result<Vec<Server>> {
     let buses = site.free_ports(NODES.len())?;
     let mut nodes = Vec::new();

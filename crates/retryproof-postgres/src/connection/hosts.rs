@@ -203,8 +203,8 @@ impl HostSelector {
         Err(self.none_of(answers))
     }
 
-    /// Returns why no host can be used. If the last primary accepts no more connections, that is the
-    /// reason, because others to it may become free.
+    /// Returns why no host can be used. If the last primary accepts no more connections, that is
+    /// the reason, because others to it may become free.
     fn none_of(&self, answers: Vec<HostAnswer>) -> Failure {
         let last = self.known.lock().primary.map(|primary| primary.host);
         let error = self.no_primary(&answers);
@@ -254,10 +254,10 @@ impl HostSelector {
         Some(self.epoch())
     }
 
-    /// Starts a task that looks every 10 s whether another host has become the primary, although the
-    /// connections to the present one still work. That happens if the present primary was cut off
-    /// or frozen, but not ended, when a standby was promoted. The task ends with the store. Call
-    /// this inside a tokio runtime.
+    /// Starts a task that looks every 10 s whether another host has become the primary, although
+    /// the connections to the present one still work. That happens if the present primary was cut
+    /// off or frozen, but not ended, when a standby was promoted. The task ends with the store.
+    /// Call this inside a tokio runtime.
     pub(crate) fn watch(self: &Arc<Self>) {
         if !self.can_move() {
             return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Role`]: what a server reports of itself. The role alone is not enough: an old primary that comes
-//! back after a failover accepts writes like the new one. Each promotion begins a new timeline with
-//! a higher number, so the timelines distinguish the two.
+//! [`Role`]: what a server reports of itself. The role alone is not enough: an old primary that
+//! comes back after a failover accepts writes like the new one. Each promotion begins a new
+//! timeline with a higher number, so the timelines distinguish the two.
 
 use std::fmt;
 use std::time::Duration;

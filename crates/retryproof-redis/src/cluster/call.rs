@@ -22,8 +22,8 @@ const PAUSES: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_mi
 
 impl Cluster {
     /// Sends a request about one key, and waits for the answer. While the key's node fails over, or
-    /// its slot moves, the request is sent again, until the call timeout is over. Owner ids make the
-    /// repetition safe (ACQ-9, CMP-3).
+    /// its slot moves, the request is sent again, until the call timeout is over. Owner ids make
+    /// the repetition safe (ACQ-9, CMP-3).
     pub(crate) async fn run(
         self: &Arc<Self>,
         key: &[u8],

@@ -82,9 +82,9 @@ impl Node {
     /// Sends a request once, over the connection in use or a new one. If a new connection can fix
     /// the failure, the connection goes out of use.
     ///
-    /// The driver limits each exchange to the call timeout. Only a call that has first waited, for a
-    /// connection or in an earlier attempt (`has_waited`), can outlast its deadline, so only such a
-    /// call needs the deadline as a second limit.
+    /// The driver limits each exchange to the call timeout. Only a call that has first waited, for
+    /// a connection or in an earlier attempt (`has_waited`), can outlast its deadline, so only such
+    /// a call needs the deadline as a second limit.
     pub(crate) async fn attempt(
         &self,
         request: Request<'_>,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SubscriptionTask`] owns the subscriptions of a store at one node, and makes them over a separate
-//! connection. One task sends every SSUBSCRIBE and SUNSUBSCRIBE, so the commands for a channel never
-//! overtake each other. Each command names one channel, because in a cluster all channels of one
-//! command must be in the same slot.
+//! [`SubscriptionTask`] owns the subscriptions of a store at one node, and makes them over a
+//! separate connection. One task sends every SSUBSCRIBE and SUNSUBSCRIBE, so the commands for a
+//! channel never overtake each other. Each command names one channel, because in a cluster all
+//! channels of one command must be in the same slot.
 //!
 //! A node ends a subscription on its own if it no longer serves the channel's slot. The driver then
 //! counts the node's message as the answer to the oldest command, so the answers of a batch are
@@ -279,8 +279,9 @@ impl SubscriptionTask {
         }
     }
 
-    /// Wakes the waiters of a channel to which the server has ended or refused the subscription, and
-    /// ends their waits for it. Each then reads its record and waits again, perhaps at another node.
+    /// Wakes the waiters of a channel to which the server has ended or refused the subscription,
+    /// and ends their waits for it. Each then reads its record and waits again, perhaps at another
+    /// node.
     fn lose(&mut self, channel: &[u8]) {
         if let Some(waiters) = self.channels.get_mut(channel) {
             waiters.lose();

@@ -135,8 +135,8 @@ async fn acq_8_sto_8_each_operation_is_one_round_trip() {
     one("release");
 }
 
-/// While a primary is dead, calls with its keys fail as unavailable and name it; after the failover,
-/// they succeed. Completed records survive if they were replicated.
+/// While a primary is dead, calls with its keys fail as unavailable and name it; after the
+/// failover, they succeed. Completed records survive if they were replicated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_8_a_killed_primary_is_replaced_without_a_restart() {
     let mut cluster = Cluster::start("").await;

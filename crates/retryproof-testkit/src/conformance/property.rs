@@ -147,8 +147,8 @@ impl Run<'_> {
             Step::Purge => {
                 if self.subject.store().can_purge() {
                     self.subject.purge_all().await;
-                    // If the clock keeps running during the test, the store might not have purged an
-                    // expired record yet, so the model keeps the record.
+                    // If the clock keeps running during the test, the store might not have purged
+                    // an expired record yet, so the model keeps the record.
                     if self.exact {
                         self.models.iter_mut().for_each(Model::purge);
                     }

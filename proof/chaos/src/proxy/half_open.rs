@@ -8,8 +8,8 @@ use tokio::time::{Duration, Instant, timeout};
 use super::spoilt::Harm;
 
 /// How long a client may use a half-open connection before it gives the connection up, without the
-/// time in which its process is stopped. A store waits at most 5 s for an answer; the rest allows for
-/// delays on a shared machine.
+/// time in which its process is stopped. A store waits at most 5 s for an answer; the rest allows
+/// for delays on a shared machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The step in which the use of a half-open connection is counted.

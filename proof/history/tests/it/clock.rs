@@ -191,8 +191,8 @@ fn sto_4_after_a_clock_was_set_back_a_heartbeat_may_shorten_how_long_its_record_
 
 #[test]
 fn acq_9_a_call_that_was_sent_twice_may_have_held_a_lease_that_a_move_of_the_clock_ended() {
-    // The first copy of A's call was granted a lease of 600 ms. The clock was then set forward, so B
-    // took over, and the second copy met B's result.
+    // The first copy of A's call was granted a lease of 600 ms. The clock was then set forward, so
+    // B took over, and the second copy met B's result.
     let twice = "1000-1100 fault cut
         p7 1010-1300 acquire A complete v=2 of=2 lease=600
         1200-1201 fault jump moved=20000

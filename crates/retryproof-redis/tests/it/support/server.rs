@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Private servers, alone, as a Sentinel group or as a cluster, for tests that configure, kill or demote servers.
-//! The servers end with the test.
+//! Private servers, alone, as a Sentinel group or as a cluster, for tests that configure, kill or
+//! demote servers. The servers end with the test.
 
 mod cluster;
 

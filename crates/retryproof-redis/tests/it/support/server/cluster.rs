@@ -19,8 +19,8 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the nodes, each with `settings`, and waits until they serve all slots and the replicas
-    /// have their data.
+    /// Starts the nodes, each with `settings`, and waits until they serve all slots and the
+    /// replicas have their data.
     ///
     /// Each node starts with a file that names all nodes, so no node has to be introduced.
     pub(crate) async fn start(settings: &str) -> Self {
