@@ -363,10 +363,22 @@ impl Run {
     }
 
     /// Returns the time after the completion within which half of the notified waiters must have
-    /// the result.
+    /// the result, if the store answers at once.
     #[must_use]
     pub fn wake(&self) -> u64 {
         self.manifest.wake_ms * crate::when::MS
+    }
+
+    /// Returns the median time that the store took to answer a call. A call that waits for a change
+    /// does not count, nor does one that failed.
+    #[must_use]
+    pub fn usual_answer(&self) -> u64 {
+        let ops = self.stories.iter().flat_map(|story| &story.ops);
+        let answered = ops.filter(|op| op.fun != Fun::Wait && !op.failed);
+        let mut took: Vec<u64> =
+            answered.filter_map(|op| Some(op.answer?.saturating_sub(op.invoke))).collect();
+        took.sort_unstable();
+        took.get(took.len() / 2).copied().unwrap_or(0)
     }
 
     /// Returns the `operation-timeout` of the run's engines.
