@@ -299,6 +299,7 @@ macro_rules! __each_case {
                 sto_6_of_racing_claims_one_is_granted(PurgeClaims);
             inspect:
                 sto_2_an_operator_sees_where_a_record_stands(Inspect)
+                sto_2_an_operator_sees_when_a_record_ended(Inspect)
                 sto_2_an_operator_counts_the_records(Inspect);
             scan:
                 ops_1_a_scan_finds_every_record(Inspect)

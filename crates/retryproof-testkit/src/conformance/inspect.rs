@@ -46,6 +46,39 @@ pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
     );
 }
 
+/// The summary of a record whose lease or ttl is over shows the time since its end, if the store can
+/// determine it. The summary of a live record shows none.
+pub async fn sto_2_an_operator_sees_when_a_record_ended(s: &Subject) {
+    let (held, done) = (s.id("held"), s.id("done"));
+    let holder = s.caller(&held);
+    granted(holder.acquire(LONG).await);
+    let seen = s.summary(&held).await.expect("the record should exist");
+    assert_eq!(seen.ended_ago, None, "a live lease has not ended");
+    assert_eq!(holder.extend(s.short()).await, FencedWrite::Applied);
+    s.expire(&held, s.short()).await;
+    let first = s.summary(&held).await.expect("a dead lease should still be visible");
+    s.expire(&held, s.short()).await;
+    let second = s.summary(&held).await.expect("a dead lease should still be visible");
+    if let (Some(first), Some(second)) = (first.ended_ago, second.ended_ago) {
+        assert!(
+            first + s.short() <= second && second < LONG,
+            "{:?} later, the end should be as much longer ago: {first:?}, then {second:?}",
+            s.short()
+        );
+    }
+
+    let completer = s.caller(&done).with_ttl(s.short());
+    granted(completer.acquire(LONG).await);
+    assert_eq!(completer.complete(b"done").await, FencedWrite::Applied);
+    s.expire(&done, s.short()).await;
+    // A store may delete a record as soon as its ttl is over.
+    if let Some(seen) = s.summary(&done).await {
+        assert_eq!(seen.remaining, None, "the ttl is over");
+        let ago = seen.ended_ago.unwrap_or_default();
+        assert!(ago < LONG, "the ttl should have ended a moment ago, and not {ago:?} ago");
+    }
+}
+
 /// One count covers all records, and another covers those in progress. Other subjects may share the
 /// store, so the case checks only that the counts are not too low.
 pub async fn sto_2_an_operator_counts_the_records(s: &Subject) {

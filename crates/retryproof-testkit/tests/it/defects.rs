@@ -187,6 +187,7 @@ catches! {
     sto_2_counts_of_nothing_are_caught: InspectCountsNothing by sto_2_an_operator_counts_the_records;
     rec_2_a_hidden_note_is_caught: InspectHidesTheNote by rec_2_an_operator_sees_the_holder;
     rec_2_a_hidden_age_is_caught: InspectHidesTheAge by rec_2_an_operator_sees_the_holder;
+    sto_2_a_wrong_end_is_caught: InspectMisdatesTheEnd by sto_2_an_operator_sees_when_a_record_ended;
     rec_2_a_cut_note_is_caught: NoteCut by rec_2_notes_of_every_length_are_kept;
     rec_2_a_note_lost_at_a_beat_is_caught: NoteLostAtABeat by rec_2_a_beat_leaves_the_note;
     rec_2_a_note_lost_at_completion_is_caught: NoteLostAtCompletion by

@@ -127,6 +127,7 @@ defects! {
     InspectCountsNothing
     InspectHidesTheNote
     InspectHidesTheAge
+    InspectMisdatesTheEnd
     ScanGoesByCount
     ScanHidesTheDead
     ScanStopsAfterAPage
@@ -855,6 +856,11 @@ impl Flawed {
         let ago = (!self.has(Defect::InspectHidesTheAge)).then_some(ago);
         RecordSummary::new(state, record.token, remaining, bytes, record.fingerprint.is_some())
             .with_grant(ago, Some(record.takeovers), note)
+            .with_end(if self.has(Defect::InspectMisdatesTheEnd) {
+                Some(now.saturating_duration_since(record.granted))
+            } else {
+                now.checked_duration_since(record.until)
+            })
     }
 }
 
