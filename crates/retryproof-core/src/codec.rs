@@ -197,6 +197,7 @@ mod tests {
         let bytes = encode(&BytesCodec, &vec![0_u8, 0xff]).unwrap();
         assert_eq!(decode::<Vec<u8>, _>(&BytesCodec, &bytes).unwrap(), [0, 0xff]);
         decode(&NoCodec, &encode(&NoCodec, &()).unwrap()).unwrap();
+        assert_eq!((json.schema(), bytes.schema()), (0, 0), "the default schema");
     }
 
     #[test]

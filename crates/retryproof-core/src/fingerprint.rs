@@ -145,6 +145,8 @@ impl fmt::Debug for Fingerprint {
 
 #[cfg(test)]
 mod tests {
+    use sha2::{Digest as _, Sha256};
+
     use super::*;
 
     fn of<T: Serialize + ?Sized>(value: &T) -> String {
@@ -230,6 +232,7 @@ mod tests {
     #[test]
     fn fp_4_widths_and_the_order_of_entries_do_not_count() {
         assert_eq!(of(&7_u8), of(&7_i64));
+        assert_eq!(of(&7_i16), of(&7_i32));
         assert_eq!(of(&1.5_f32), of(&1.5_f64));
         assert_eq!(of(&-7_i8), of(&-7_i128));
         assert_eq!(of(&(7_u64, "a")), of(&(7_u16, "a".to_owned())));
@@ -239,6 +242,19 @@ mod tests {
             of(&range.map(|n| (n.to_string(), n)).collect::<std::collections::HashMap<_, _>>())
         };
         assert_eq!(many(&mut (0..100)), many(&mut (0..100).rev()));
+    }
+
+    #[test]
+    fn fp_4_an_absent_value_and_a_unit_struct_leave_a_trace() {
+        #[derive(Serialize)]
+        struct Marker;
+        // Each of these types has one value, whose only trace is its tag.
+        let tags = [("n", of(&None::<u8>)), ("0", of(&Marker)), ("0", of(&()))];
+        for (tag, fingerprint) in tags {
+            let digest = Sha256::digest(tag);
+            let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert!(fingerprint.ends_with(&digest), "{tag}: {fingerprint}");
+        }
     }
 
     /// Records store fingerprints. If this fingerprint changed, the retries of all stored records

@@ -114,6 +114,7 @@ mod tests {
                 make().into_iter().chain(other.join().unwrap()).collect();
             assert_eq!(ids.len(), 20_000);
         }
+        assert_ne!(OwnerId::of_this_process().as_bytes()[..8], [0; 8], "the process's random part");
         assert!(format!("{:?}", OwnerId::new()).len() < 24);
     }
 }

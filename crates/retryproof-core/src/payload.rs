@@ -343,6 +343,7 @@ mod tests {
     #[test]
     fn cmp_8_envelope_round_trips_and_fails_closed() {
         let payload = Payload::new(CodecId::JSON, 3, b"{}");
+        assert_eq!((payload.codec(), payload.schema()), (CodecId::JSON, 3));
         let stored = StoredResult::new(payload.envelope().clone(), None);
         assert!(
             matches!(stored.open(None).unwrap(), Opened::Value(p) if p == payload && p.body() == b"{}")

@@ -81,3 +81,15 @@ fn opening(path: &str) -> Option<usize> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ann_4_the_arrow_of_a_function_type_is_no_bracket() {
+        assert_eq!(opening("a::Runner<fn() -> u8>"), Some(9));
+        assert_eq!(opening("a::Runner<fn(Vec<u8>) -> Vec<u8>>"), Some(9));
+        assert_eq!(opening("a::Runner"), None);
+    }
+}

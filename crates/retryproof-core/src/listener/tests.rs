@@ -290,3 +290,48 @@ async fn run_5_a_worker_pool_waits_for_its_work_and_counts_what_it_drops() {
     assert_eq!(workers.drain(Duration::from_secs(10)).await, 1);
     assert_eq!(workers.running(), 0);
 }
+
+#[test]
+fn lst_2_each_verdict_is_logged_at_its_level() {
+    use std::io::Write;
+
+    use parking_lot::Mutex;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let nack = |reason| Verdict::Nack { after: NOW, reason };
+    let cases = [
+        (Verdict::DeadLetter { reason: Reason::Unreadable }, "ERROR"),
+        (nack(Reason::Store), "WARN"),
+        (nack(Reason::InFlight), "DEBUG"),
+        (Verdict::Ack { reason: Reason::Executed }, "DEBUG"),
+    ];
+    let identity = Identity::of("scope", "canary").unwrap();
+    for (verdict, level) in cases {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || verdict.log("kafka", Some(&identity)));
+        let line = String::from_utf8(std::mem::take(&mut *lines.0.lock())).unwrap();
+        let why = format!("why=\"{}\"", verdict.reason().as_str());
+        let parts = [level, "broker=\"kafka\"", &why, "identity=scope#"];
+        assert!(parts.iter().all(|part| line.contains(part)), "{verdict:?}: {line}");
+        assert!(!line.contains("canary"), "ID-4: {line}");
+    }
+}

@@ -9,8 +9,8 @@ use std::time::Duration;
 use retryproof_core::observe::Phase;
 use retryproof_core::store::Peeked;
 use retryproof_core::{
-    Acquisition, CodecId, HeldLease, IdempotencyContext, IdempotencyEngine, Payload, SharedStore,
-    Tombstone,
+    Acquiring, Acquisition, CodecId, HeldLease, IdempotencyContext, IdempotencyEngine, Payload,
+    SharedStore, Tombstone,
 };
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::SlowStore;
@@ -114,4 +114,21 @@ async fn run_1_a_completion_that_is_kept_for_later_keeps_its_lease() {
         assert!(matches!(completing.await, retryproof_core::CompletionResult::Recorded));
         assert!(matches!(engine.try_acquire(&ctx("k")).await.unwrap(), Acquisition::Complete(_)));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn acq_4_on_a_store_that_answers_at_once_only_a_call_without_a_wait_ends_at_once() {
+    let [engine, _] = engines();
+    let held = granted(&engine, "k").await;
+    assert!(matches!(engine.begin_acquire(&ctx("k")), Acquiring::Done(_)));
+    let patient = IdempotencyContext::builder("eager", "k").wait_timeout(10_000 * MS);
+    let patient = patient.build().unwrap();
+    let Acquiring::Waiting(waiting) = engine.begin_acquire(&patient) else {
+        panic!("the call may wait for the holder")
+    };
+    let (found, ()) = tokio::join!(waiting, async {
+        sleep(500 * MS).await;
+        drop(held.complete(value()).await);
+    });
+    assert!(matches!(found.acquired, Ok(Acquisition::Complete(_))), "{:?}", found.acquired);
 }

@@ -19,7 +19,7 @@ use retryproof_core::{
     Acquisition, CodecId, CompletionFailurePolicy, CompletionResult, Error, ErrorKind,
     ExecuteError, FencingToken, IdempotencyConfig, IdempotencyContext, IdempotencyEngine,
     IdempotencyStore, Identity, JoinError, JoinedEngine, Lease, Opened, Outcome, OwnerId, Payload,
-    Recorded, Result, SharedStore, Tombstone,
+    Recorded, Result, SharedStore, Tombstone, blocking,
 };
 use retryproof_memory::MemoryStore;
 use tokio::time::Instant;
@@ -63,6 +63,8 @@ struct Inner {
     between: Mutex<Option<Identity>>,
     limit: AtomicUsize,
     stuck: AtomicBool,
+    /// How long an action may keep a transaction open.
+    open_at_most: Mutex<Option<Duration>>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -230,6 +232,10 @@ impl TxPort<Toy> for Tx {
 }
 
 impl OwnedTx<Toy> for Tx {
+    fn open_at_most(&self) -> Option<Duration> {
+        *self.db.0.open_at_most.lock().unwrap()
+    }
+
     async fn commit_tx(mut self) -> Result<()> {
         self.ended = true;
         if self.db.fault() == Fault::Commit {
@@ -1051,4 +1057,39 @@ async fn ctx_6_cmp_7_a_rollback_in_shadow_mode_frees_the_key() {
     assert!(matches!(failed, Err(ExecuteError::Action("declined"))));
     assert_eq!(world.db.log(), ["acquire", "begin", "write", "rollback", "release"]);
     assert!(world.db.rows().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_an_action_that_keeps_its_transaction_open_too_long_is_dropped() {
+    let world = world();
+    *world.db.0.open_at_most.lock().unwrap() = Some(300 * MS);
+    let began = Instant::now();
+    let failed = world
+        .joined
+        .execute(ctx("k"), async move |tx: &mut Tx| {
+            tx.write("a");
+            tokio::time::sleep(60_000 * MS).await;
+            Ok::<u8, &str>(1)
+        })
+        .await;
+    assert!(matches!(failed, Err(ExecuteError::Completion(_))), "{failed:?}");
+    assert!(began.elapsed() < 1_000 * MS, "{:?}", began.elapsed());
+    assert_eq!((world.db.rows().len(), world.phases()), (0, vec![Phase::RolledBack]));
+    assert!(world.pay("b").await.unwrap().is_executed(), "the key is free");
+}
+
+#[test]
+fn cmp_7_a_blocking_rollback_frees_the_key_before_it_returns() {
+    let db = Db::default();
+    let engine = IdempotencyEngine::builder(db.shared()).observer(db.clone()).build().unwrap();
+    let engine = blocking::Engine::over(engine).unwrap();
+    let held = match engine.try_acquire(&ctx("k")).unwrap() {
+        blocking::Acquisition::Granted(held) => held,
+        other => panic!("{other:?}"),
+    };
+    let mut tx = Tx { db: db.clone(), rows: Vec::new(), record: None, ended: true };
+    let pending = held.complete_in(&mut tx, value()).unwrap();
+    pending.rolled_back().unwrap();
+    assert_eq!(*db.0.phases.lock().unwrap(), [Phase::RolledBack]);
+    assert!(matches!(engine.try_acquire(&ctx("k")), Ok(blocking::Acquisition::Granted(_))));
 }

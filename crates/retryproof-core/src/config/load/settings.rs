@@ -144,5 +144,6 @@ mod tests {
         assert_eq!(closest("web.require"), "; did you mean `web.required`?");
         assert_eq!(closest("something-else"), "");
         assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!((distance("abc", ""), distance("", "abc"), distance("abc", "abc")), (3, 3, 0));
     }
 }

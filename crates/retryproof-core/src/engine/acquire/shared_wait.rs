@@ -202,6 +202,18 @@ mod tests {
     }
 
     #[test]
+    fn acq_5_waits_that_have_ended_leave_nothing() {
+        let identity = Identity::of("s", "k").unwrap();
+        let waits = SharedWaits::new(10, 1_000);
+        let until = Clock::now(&SystemClock);
+        let holder = Holder { token: FencingToken::new(1), until };
+        let waiting = || waits.join(&identity, holder, 100).unwrap();
+        drop([waiting(), waiting(), waiting()]);
+        let table = waits.table.lock();
+        assert_eq!((table.waits.len(), table.waiting, table.bytes), (0, 0, 0));
+    }
+
+    #[test]
     fn acq_5_a_waiter_that_saw_a_later_holder_shares_the_result_of_the_wait_for_it() {
         let identity = Identity::of("s", "k").unwrap();
         let waits = SharedWaits::new(10, 0);

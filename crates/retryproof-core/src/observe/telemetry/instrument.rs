@@ -221,3 +221,17 @@ impl Instrument {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn run_9_each_instrument_is_described_in_a_sentence_of_its_own() {
+        let all: HashSet<_> = Instrument::ALL.iter().map(|one| one.description()).collect();
+        assert_eq!(all.len(), Instrument::ALL.len());
+        assert!(all.iter().all(|text| text.ends_with('.') && text.contains(' ')), "{all:?}");
+    }
+}
