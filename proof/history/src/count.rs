@@ -106,8 +106,6 @@ pub struct Counts {
     /// The times from a completion to the answers of its waiters, in nanoseconds and sorted: for
     /// waiters in the process that completed, and for waiters in other processes.
     pub wakes: [Vec<u64>; 2],
-    /// The median time of an answer of the store, in nanoseconds.
-    pub usual_answer: u64,
     /// Undisturbed waits that a notification should end: for a change in their process or another.
     pub undisturbed: [u64; 2],
     minima: Vec<(&'static str, u64)>,
@@ -122,7 +120,6 @@ impl Counts {
         let mut counts = Self {
             events: run.events,
             identities: run.stories.len() as u64,
-            usual_answer: run.usual_answer(),
             kills: fault("kill"),
             pauses: fault("stop"),
             cuts: fault("cut"),

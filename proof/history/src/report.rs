@@ -89,7 +89,7 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
     ] {
         writeln!(text, "  {name:<42}{count:>12}")?;
     }
-    writeln!(text, "  {:<42}p50 {} us", "answers of the store", counts.usual_answer / 1_000)?;
+    writeln!(text, "  {:<42}p50 {} us", "answers of the store", run.usual_answer() / 1_000)?;
     for (name, wakes) in
         ["completion to waiter, same process", "completion to waiter, another process"]
             .iter()
