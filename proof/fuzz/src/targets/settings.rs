@@ -61,7 +61,7 @@ pub(super) fn configuration(input: &[u8]) -> u64 {
             assert!(config.default_wait_timeout <= day, "{config:?}");
             assert!((400..600).contains(&config.web.in_flight_status), "{config:?}");
             let shown = format!("{config:?}");
-            assert!(!shown.contains(PASSWORD), "{shown}");
+            assert!(!is_only_secret(&text) || !shown.contains(PASSWORD), "{shown}");
             let again = format!("{:?}", read().expect("the same text should be read again"));
             assert_eq!(shown, again);
             kind((true, about(shown.len()), variables.len()))
