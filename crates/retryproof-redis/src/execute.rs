@@ -143,13 +143,9 @@ impl Executor {
     pub(crate) async fn server_settings(&self, name: &str) -> Vec<String> {
         let mut settings = Vec::new();
         for node in self.route.primaries() {
-            let answer = node.run(Request::One(&config_get(name)), false).await.ok();
-            let value = match &answer {
-                Some(Value::Array(pair)) => pair.get(1),
-                Some(Value::Map(map)) => map.first().map(|(_, value)| value),
-                _ => None,
-            };
-            if let Some(Value::BulkString(bytes)) = value
+            let answer = node.run(Request::One(&config_get(name)), false).await;
+            if let Ok(Value::Array(pair)) = &answer
+                && let Some(Value::BulkString(bytes)) = pair.get(1)
                 && let Ok(text) = std::str::from_utf8(bytes)
             {
                 settings.push(text.to_owned());

@@ -115,3 +115,17 @@ async fn sto_1_falling_short_of_replicas_is_told_and_heals() {
     assert_eq!(again.await.expect("it heals"), FencedWrite::AlreadyApplied);
     grant(&store, &id("after"), OwnerId::new()).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_1_the_first_replay_in_a_process_does_not_wait_for_replicas() {
+    let server = Server::start("").await;
+    let config = RedisConfig::from_url(&server.url()).expect("a URL").with_prefix(own_prefix());
+    let alone = RedisStore::connect(config.clone()).await.expect("it connects");
+    execute(&alone, &id("done"), "x").await;
+    // There is no replica at all, so each call that waits for one takes this long.
+    let waiting = config.with_wait_replicas(1, 5 * SHORT);
+    let waiting = RedisStore::connect(waiting).await.expect("it connects");
+    let began = Instant::now();
+    assert_eq!(replay(&waiting, &id("done")).await, "x");
+    assert!(began.elapsed() < 5 * SHORT, "{:?}", began.elapsed());
+}
