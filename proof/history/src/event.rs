@@ -172,6 +172,11 @@ pub const AT_ONCE: &str = "at once";
 /// The `note` of a process that saw its wall clock move.
 pub const CLOCK_MOVED: &str = "clock moved";
 
+/// The name of the fault that begins at the earliest acknowledgement of a write that a failover may
+/// lose, and ends when the old primary is dead. Only the calls in this time may be undone, whenever
+/// that shows.
+pub const LOSS: &str = "loss";
+
 /// One event, which is one line of a file. Fields that its kind does not use are absent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -38,6 +38,9 @@ pub struct Judgement {
     pub shares: Vec<Share>,
     /// Stories whose search for a valid order was given up (S18).
     pub unsearched: u64,
+    /// For each outage of the server: the longest time without an answer of the store, in
+    /// nanoseconds. The times are sorted.
+    pub pauses: Vec<u64>,
 }
 
 /// The invariants that a failover without synchronous copies relaxes inside its window, and those
@@ -107,13 +110,29 @@ pub fn judge(run: &Run) -> Judgement {
     waits.judge(run, &mut found);
     found.sort_by_key(|violation| (rules::place(violation.rule), violation.at));
     let (losses, violations) = found.into_iter().partition(|violation| {
-        let window = |fault: &crate::story::Fault| fault.lossy;
         violation.documented
-            || RELAXED.contains(&violation.rule) && run.faulty(violation.at, violation.at, window)
+            || RELAXED.contains(&violation.rule)
+                && (run.faulty(violation.at, violation.at, |fault| fault.lossy && !fault.is_loss())
+                    || is_explained(run, violation))
     });
     let (mut counts, shares) = (Counts::of(run), Share::all(run));
     counts.undisturbed = [true, false].map(|same| waits.notified(run, same).len() as u64);
-    Judgement { violations, losses, counts, shares, unsearched }
+    let pauses = crate::pause::pauses(run);
+    Judgement { violations, losses, counts, shares, unsearched, pauses }
+}
+
+/// Returns whether the violation follows from acknowledged writes that a failover lost: no violation
+/// of the rule is left if the calls that the failover may have undone had got no answer. If the
+/// story also lost an older write, the violation stays.
+fn is_explained(run: &Run, violation: &Violation) -> bool {
+    let story = violation.story.and_then(|at| run.stories.get(at));
+    let Some(rest) = story.and_then(|story| run.without_losses(story)) else { return false };
+    let mut found = Vec::new();
+    match rules::RULES.iter().find(|(id, ..)| *id == violation.rule) {
+        Some((_, _, rule)) => rule(run, &rest, &mut found),
+        None => drop(order::s18(run, &rest, &mut found)),
+    }
+    found.is_empty()
 }
 
 /// Notes the calls that are excused by a failover that loses writes.

@@ -21,6 +21,7 @@ mod event;
 mod excuse;
 mod journal;
 mod judge;
+mod pause;
 mod read;
 mod report;
 pub mod rules;
@@ -28,7 +29,7 @@ mod story;
 mod when;
 
 pub use count::{Count, Counts};
-pub use event::{AT_ONCE, CLOCK_MOVED, Event, Fun, IN_PLACE, Manifest, Phase, Said};
+pub use event::{AT_ONCE, CLOCK_MOVED, Event, Fun, IN_PLACE, LOSS, Manifest, Phase, Said};
 pub use excuse::{EXCUSES, Excuse, Excused, Row, Share};
 pub use journal::{Journal, hash};
 pub use judge::{Judgement, Violation, judge};

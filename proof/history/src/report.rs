@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`report`]: a judgement as a readable text.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::excuse::Share;
@@ -107,6 +108,7 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
             )?;
         }
     }
+    outages(text, run, judgement)?;
     writeln!(
         text,
         "\nminimum counts (for 600 s on a dedicated machine, times {}/600, times a share of {}):",
@@ -135,7 +137,13 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
     }
     excuses(text, judgement)?;
     if !judgement.losses.is_empty() {
-        writeln!(text, "\nlost inside documented windows: {}", judgement.losses.len())?;
+        let stories: BTreeSet<_> = judgement.losses.iter().map(|loss| loss.story).collect();
+        writeln!(
+            text,
+            "\nlost inside documented windows: {} findings of {} identities",
+            judgement.losses.len(),
+            stories.len()
+        )?;
         show(text, run, &judgement.losses, lines, 3)?;
     }
     show(text, run, &judgement.violations, lines, SHOWN)?;
@@ -149,6 +157,36 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
         "0 violations".into()
     };
     writeln!(text, "\n{verdict}")
+}
+
+/// Writes how long the store did not answer at outages of its server, and in which time before a
+/// failover an acknowledged write may have been lost.
+fn outages(text: &mut String, run: &Run, judgement: &Judgement) -> std::fmt::Result {
+    let pauses = &judgement.pauses;
+    if !pauses.is_empty() {
+        let at = |percent: usize| pauses[(pauses.len() - 1) * percent / 100] / 1_000_000;
+        writeln!(
+            text,
+            "  {:<42}p50 {} ms, most {} ms of {}",
+            "no answer of the store at an outage",
+            at(50),
+            at(100),
+            pauses.len()
+        )?;
+    }
+    let windows = run.faults.iter().filter(|fault| fault.is_loss());
+    let mut windows: Vec<u64> =
+        windows.filter_map(|fault| Some((fault.to? - fault.from) / 1_000_000)).collect();
+    windows.sort_unstable();
+    if let (Some(middle), Some(most)) = (windows.get(windows.len() / 2), windows.last()) {
+        writeln!(
+            text,
+            "  {:<42}p50 {middle} ms, most {most} ms of {}",
+            "time from which a failover may lose writes",
+            windows.len()
+        )?;
+    }
+    Ok(())
 }
 
 /// Writes the table of excuses.

@@ -10,6 +10,7 @@ use crate::when::slop;
 mod clock;
 mod close;
 mod fault;
+mod lost;
 mod rewound;
 mod take;
 mod tenure;

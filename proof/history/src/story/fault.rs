@@ -29,7 +29,10 @@ impl Fault {
     #[must_use]
     pub fn cuts(&self, proc: u32) -> bool {
         let of_process = matches!(self.name.as_str(), "kill" | "stop" | "clock" | "leap");
-        !of_process && self.moved_ns == 0 && self.victim.is_none_or(|victim| victim == proc)
+        !of_process
+            && !self.is_loss()
+            && self.moved_ns == 0
+            && self.victim.is_none_or(|victim| victim == proc)
     }
 }
 

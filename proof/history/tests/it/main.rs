@@ -7,6 +7,7 @@ mod clock;
 mod excuses;
 mod good;
 mod legal;
+mod loss;
 mod pace;
 mod random;
 mod script;
