@@ -43,6 +43,8 @@ pub struct PostgresGroup {
 struct PostgresNode {
     port: u16,
     child: Option<Child>,
+    /// Environment variables.
+    variables: Vec<(String, String)>,
 }
 
 /// Whether commits wait for a standby.
@@ -65,8 +67,8 @@ impl PostgresGroup {
         let folder = Folder::new("standby")?;
         // The servers run as another user, who has to pass through the folder.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711))?;
-        let nodes = (0..=standbys).map(|_| PostgresNode { port: free_port(), child: None });
-        let nodes: Vec<_> = nodes.collect();
+        let node = |_| PostgresNode { port: free_port(), child: None, variables: Vec::new() };
+        let nodes: Vec<_> = (0..=standbys).map(node).collect();
         let mut common: Vec<String> = [
             "listen_addresses=127.0.0.1",
             "unix_socket_directories=",
@@ -83,11 +85,12 @@ impl PostgresGroup {
         common.extend(settings.iter().map(|setting| (*setting).to_owned()));
         let (programs, user) = (programs()?, user()?);
         let mut group = Self { folder, programs, user, settings: common, nodes };
-        let data = group.data(0);
-        let data = data.to_str().unwrap_or_default();
+        let data = group.data(0).display().to_string();
+        // Each promotion and each copy writes whole files of the log, so they are small.
+        let own = ["--wal-segsize=2", "-D", &data];
         let flags = ["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C"];
         group.own_folder(0)?;
-        group.run("initdb", &[&flags[..], &["-D", data]].concat())?;
+        group.run("initdb", &[&flags[..], &own].concat())?;
         group.start_again(0)?;
         for standby in 1..group.nodes.len() {
             group.rebuild(standby, 0)?;
@@ -118,6 +121,16 @@ impl PostgresGroup {
     #[must_use]
     pub fn url(&self) -> String {
         self.url_of(&(0..self.count()).collect::<Vec<_>>())
+    }
+
+    /// Restarts a node with these environment variables, which it also has at each later start.
+    ///
+    /// # Errors
+    /// If the node does not end or does not answer in time.
+    pub fn restart_with(&mut self, node: usize, variables: &[(String, String)]) -> io::Result<()> {
+        self.nodes[node].variables = variables.to_vec();
+        self.shut_down(node)?;
+        self.start_again(node)
     }
 
     /// Runs SQL on a node, and returns the first column of the first row.
@@ -247,7 +260,16 @@ impl PostgresGroup {
     /// # Errors
     /// If the node refuses the setting.
     pub fn follow(&mut self, standby: usize, primary: usize) -> io::Result<()> {
-        let conninfo = self.conninfo(standby, primary);
+        self.follow_at(standby, self.port(primary))
+    }
+
+    /// Lets a running standby follow the primary behind a port of 127.0.0.1, such as that of a
+    /// proxy.
+    ///
+    /// # Errors
+    /// If the node refuses the setting.
+    pub fn follow_at(&mut self, standby: usize, port: u16) -> io::Result<()> {
+        let conninfo = conninfo(standby, port);
         self.sql(standby, &format!("ALTER SYSTEM SET primary_conninfo='{conninfo}'"))?;
         self.sql(standby, "SELECT pg_reload_conf()").map(drop)
     }
@@ -261,7 +283,7 @@ impl PostgresGroup {
         let data = self.data(node);
         let _ = fs::remove_dir_all(&data);
         self.own_folder(node)?;
-        let (from, to) = (self.conninfo(node, primary), data.display().to_string());
+        let (from, to) = (conninfo(node, self.port(primary)), data.display().to_string());
         let flags = ["-R", "-X", "stream", "-c", "fast", "--no-sync"];
         self.run("pg_basebackup", &[&flags[..], &["-d", &from, "-D", &to]].concat())?;
         self.start_again(node)?;
@@ -286,11 +308,6 @@ impl PostgresGroup {
              state='streaming'"
         );
         Ok(self.sql(primary, &sql)? != "0")
-    }
-
-    fn conninfo(&self, standby: usize, primary: usize) -> String {
-        let port = self.port(primary);
-        format!("host=127.0.0.1 port={port} user=postgres application_name=n{standby}")
     }
 
     fn data(&self, node: usize) -> PathBuf {
@@ -340,6 +357,7 @@ impl PostgresGroup {
         words.extend(["-D".to_owned(), data, "-p".to_owned(), self.port(node).to_string()]);
         words.extend(self.settings.iter().flat_map(|one| ["-c".to_owned(), one.clone()]));
         let mut command = self.command(&tied(&words));
+        command.envs(self.nodes[node].variables.iter().map(|(name, value)| (name, value)));
         command.stdout(log.try_clone()?).stderr(log).spawn()
     }
 
@@ -364,6 +382,10 @@ impl Drop for PostgresGroup {
     }
 }
 
+fn conninfo(standby: usize, port: u16) -> String {
+    format!("host=127.0.0.1 port={port} user=postgres application_name=n{standby}")
+}
+
 /// Waits until `holds` returns `true`.
 #[expect(clippy::disallowed_methods, reason = "the servers need real time, and the caller blocks")]
 fn until(mut holds: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
@@ -372,7 +394,7 @@ fn until(mut holds: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
         if Instant::now() > until {
             return Err(io::Error::other(format!("not done within {WITHIN:?}")));
         }
-        std::thread::sleep(Duration::from_millis(30));
+        std::thread::sleep(Duration::from_millis(100));
     }
     Ok(())
 }

@@ -61,7 +61,13 @@ impl Clocks {
 impl Preload {
     /// Lets the process use the clock.
     pub(crate) fn apply(&self, command: &mut Command) {
-        command.env("LD_PRELOAD", &self.library).env("RETRYPROOF_CHAOS_CLOCK", &self.offset);
+        command.envs(self.variables());
+    }
+
+    /// Returns the environment variables that let a process use the clock.
+    pub(crate) fn variables(&self) -> [(String, String); 2] {
+        [("LD_PRELOAD", &self.library), ("RETRYPROOF_CHAOS_CLOCK", &self.offset)]
+            .map(|(name, path)| (name.to_owned(), path.display().to_string()))
     }
 }
 

@@ -34,6 +34,7 @@ mod sealed;
 mod server;
 mod settle;
 mod supervisor;
+mod tally;
 mod worker;
 mod workers;
 mod world;
@@ -56,7 +57,10 @@ fn main() -> ExitCode {
         }
     };
     let done = match plan.role {
-        Role::Supervisor => supervisor::run(plan),
+        Role::Supervisor => match plan.failovers {
+            Some(failovers) => tally::run(&plan, failovers),
+            None => supervisor::make(plan).map(|ended| ended.green),
+        },
         Role::Eraser => erased::run(&plan),
         Role::Sealer => sealed::run(&plan),
         Role::Full => full::run(&plan),

@@ -13,6 +13,8 @@ usage: chaos [options]
        chaos full [--store sqlite|postgres|mariadb]: what happens on a full disk
        chaos jumps [--store NAME]: what happens when the wall clock of a store jumps
   --store NAME|URL    sqlite (default), postgres, mariadb, redis, sentinel: a server of its own, which it may kill;
+                      standby: a PostgreSQL primary with two synchronous standbys; standby-async: with an
+                      asynchronous one, whose link is slow;
                       memory: one worker, which is not killed; or the URL of a server that runs
   --secs N            how long the run makes faults (default 30)
   --workers N         worker processes (default 8)
@@ -26,6 +28,9 @@ usage: chaos [options]
                       (default: all of the store)
   --seed S            repeats the choices of an earlier run (default: random)
   --out DIR           keeps the history in DIR (default: a temporary folder)
+  --failovers N       repeats the run until the green runs of this revision have made N failovers; the counts
+                      are in target/chaos, so the command continues where it stopped
+  --apart-ms N        every second node of `standby` and `standby-async` has a clock that is N ms ahead
   --share F           the share of the minimum counts to reach (default 1: a dedicated machine)
   --slack-ms N        extra time that a shared machine may take (default 3000)
   --guard none|token|lease   what guards effects outside of the store (default token)
@@ -51,6 +56,10 @@ pub(crate) struct Plan {
     pub(crate) faults: Option<Vec<String>>,
     pub(crate) seed: u64,
     pub(crate) out: Option<PathBuf>,
+    /// How many failovers to make, in several runs.
+    pub(crate) failovers: Option<u64>,
+    /// How far, in milliseconds, the clocks of a group's nodes are apart.
+    pub(crate) apart_ms: u64,
     pub(crate) share: f64,
     pub(crate) slack_ms: u64,
     pub(crate) guard: String,
@@ -149,6 +158,8 @@ impl Plan {
             faults: None,
             seed: crate::mono::now(),
             out: None,
+            failovers: None,
+            apart_ms: 0,
             share: 1.0,
             slack_ms: 3_000,
             guard: "token".into(),
@@ -168,6 +179,9 @@ impl Plan {
                 return Err(format!("{option} can be: {}", crate::planted::names()));
             }
             plan.set(&option, &value).ok_or_else(|| format!("{option} cannot be {value:?}"))?;
+        }
+        if plan.apart_ms > 0 && !plan.store.starts_with("standby") {
+            return Err("--apart-ms needs --store standby or standby-async".into());
         }
         if let Some(unknown) =
             plan.faults.iter().flatten().find(|fault| !FAULTS.contains(&fault.as_str()))
@@ -209,9 +223,11 @@ impl Plan {
             }
             "--seed" => self.seed = value.parse().ok()?,
             "--out" => self.out = Some(value.into()),
+            "--failovers" => self.failovers = Some(value.parse().ok().filter(|all| *all > 0)?),
             "--share" => {
                 self.share = value.parse().ok().filter(|share| (0.0..=1.0).contains(share))?
             }
+            "--apart-ms" => self.apart_ms = value.parse().ok().filter(|ms| *ms <= 60_000)?,
             "--slack-ms" => self.slack_ms = value.parse().ok()?,
             "--guard" => {
                 self.guard = value.into();

@@ -9,15 +9,18 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::clocks::Preload;
+use crate::clocks::{Preload, WallClock};
 use crate::mono::{self, MS};
 use crate::proxy::Target;
 
+mod delay;
 mod process;
 mod recipe;
+mod standby;
 
 use process::Process;
 pub(crate) use recipe::program;
+use standby::Standby;
 
 /// The time within which the sentinels must promote a replica.
 const PROMOTED_MS: u64 = 15_000;
@@ -38,6 +41,8 @@ pub(crate) enum FailOver {
     Away,
     /// There is a primary again, and the old one restarts as its replica.
     Replaced,
+    /// The old primary will be a copy of the new one, so it disturbs no client any more.
+    Calm,
     /// The next failover can begin.
     Whole,
 }
@@ -58,9 +63,24 @@ pub(crate) struct Server {
     dir: PathBuf,
     /// A primary that has ended, until the group is complete again.
     deposed: Option<Deposed>,
+    /// A PostgreSQL primary with standbys, instead of the processes.
+    standby: Option<Standby>,
 }
 
 impl Server {
+    /// Starts a PostgreSQL primary with its standbys. Every second node has the clock `ahead`.
+    /// Returns `None` for any other store.
+    pub(crate) fn group(
+        store: &str,
+        dir: &Path,
+        ahead: Option<&WallClock>,
+    ) -> io::Result<Option<Self>> {
+        let Some(standby) = Standby::start(store, ahead)? else { return Ok(None) };
+        let (url, processes) = (standby.url.clone(), Vec::new());
+        let (dir, standby) = (dir.to_path_buf(), Some(standby));
+        Ok(Some(Self { url, processes, dir, deposed: None, standby }))
+    }
+
     /// Creates and starts a server in `dir`, with this clock. Returns `None` for a store without a
     /// server.
     pub(crate) fn start(
@@ -68,8 +88,13 @@ impl Server {
         dir: &Path,
         clock: Option<&Preload>,
     ) -> io::Result<Option<Self>> {
+        if let Some(group) = Self::group(store, dir, None)? {
+            return Ok(Some(group));
+        }
         let Some((url, recipes)) = recipe::of(store, dir)? else { return Ok(None) };
-        let mut server = Self { url, processes: Vec::new(), dir: dir.to_path_buf(), deposed: None };
+        let processes = Vec::new();
+        let dir_of = dir.to_path_buf();
+        let mut server = Self { url, processes, dir: dir_of, deposed: None, standby: None };
         for recipe in recipes {
             let log = dir.join(format!("{}.log", recipe.name));
             // The records' expiry does not depend on the clocks of sentinels.
@@ -94,7 +119,33 @@ impl Server {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, process.recipe.port)),
             names_ports: process.recipe.is_sentinel(),
         };
-        self.processes.iter().map(target).collect()
+        let of_group = self.standby.iter().flat_map(|standby| &standby.ports).map(|port| Target {
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, *port)),
+            names_ports: false,
+        });
+        self.processes.iter().map(target).chain(of_group).collect()
+    }
+
+    /// Returns whether a failover may lose acknowledged writes at any time until the group is whole
+    /// again.
+    pub(crate) fn loses_writes(&self) -> bool {
+        self.standby.is_none()
+    }
+
+    /// Returns how long before the end of a primary, in milliseconds, an acknowledged write may be
+    /// lost, if the run knows this and writes may be lost.
+    pub(crate) fn loses_ms(&self, end: End) -> Option<u64> {
+        self.standby.as_ref()?.loses_ms(end)
+    }
+
+    /// Returns by how much, in nanoseconds, the present failover has moved the store's clock.
+    pub(crate) fn moved_ns(&self) -> i64 {
+        self.standby.as_ref().map_or(0, Standby::moved_ns)
+    }
+
+    /// Returns when the old primary of the present failover was dead, if the run knows this.
+    pub(crate) fn died(&self) -> Option<u64> {
+        self.standby.as_ref()?.died()
     }
 
     /// Ends it.
@@ -124,6 +175,9 @@ impl Server {
 
     /// Ends the primary of a group.
     pub(crate) fn begin_fail_over(&mut self, end: End) -> io::Result<()> {
+        if let Some(standby) = &self.standby {
+            return standby.begin_fail_over(end);
+        }
         let primary = recipe::primary(&self.ports("sentinel"))?;
         let Some(process) =
             self.processes.iter_mut().find(|process| process.recipe.port == primary)
@@ -138,6 +192,9 @@ impl Server {
     /// Continues the failover: when another server is the primary, the old one restarts as its
     /// replica.
     pub(crate) fn go_on_failing_over(&mut self) -> io::Result<FailOver> {
+        if let Some(standby) = &self.standby {
+            return standby.how_far();
+        }
         let Some(Deposed { port, since, ended }) = self.deposed else { return Ok(FailOver::Whole) };
         let old = self.processes.iter().position(|process| process.recipe.port == port);
         let Some(old) = old else { return Ok(FailOver::Whole) };

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use history::{Fun, Manifest, Phase};
+use history::{Fun, Judgement, Manifest, Phase};
 use retryproof::{ErrorKind, IdempotencyEngine};
 
 use crate::address::{authority, through};
@@ -22,12 +22,23 @@ use crate::proxy::{PATIENCE, Proxy, Stranded};
 use crate::server::Server;
 use crate::workers::{WorkerClocks, Workers};
 
-/// Makes a run, and returns whether it was green.
-pub(crate) fn run(mut plan: Plan) -> Result<bool, Box<dyn Error>> {
+/// How a run ended.
+pub(crate) struct Ended {
+    /// Whether it was green.
+    pub(crate) green: bool,
+    pub(crate) judgement: Judgement,
+}
+
+/// Makes a run.
+pub(crate) fn make(mut plan: Plan) -> Result<Ended, Box<dyn Error>> {
     let keep = plan.out.is_some();
     let out = match &plan.out {
         Some(out) => out.clone(),
-        None => std::env::temp_dir().join(format!("retryproof-chaos-{}", std::process::id())),
+        None => std::env::temp_dir().join(format!(
+            "retryproof-chaos-{}-{}",
+            std::process::id(),
+            plan.seed
+        )),
     };
     fs::create_dir_all(&out)?;
     let out = out.canonicalize()?;
@@ -42,13 +53,13 @@ pub(crate) fn run(mut plan: Plan) -> Result<bool, Box<dyn Error>> {
     let data = data_folder()?;
     let result = with_server(&mut plan, &out, &data, &faults);
     let _ = fs::remove_dir_all(&data);
-    let green = result?;
-    if green && !keep {
+    let ended = result?;
+    if ended.green && !keep {
         fs::remove_dir_all(&out)?;
     } else {
         println!("the history is kept; to judge it again: history {}", out.display());
     }
-    Ok(green)
+    Ok(ended)
 }
 
 /// Creates the folder of the store's own files, and returns its path. Servers that run as other
@@ -67,6 +78,9 @@ fn possible(store: &str) -> &'static [&'static str] {
         "memory" => &["stop", "lose", "clock"],
         "sqlite" => &["kill", "stop", "clock", "jump", "lose"],
         "sentinel" => &["kill", "stop", "cut", "one-way", "half-open", "clock", "jump", "failover"],
+        "standby" | "standby-async" => {
+            &["kill", "stop", "cut", "one-way", "half-open", "clock", "failover"]
+        }
         "postgres" | "mariadb" | "redis" => {
             &["kill", "stop", "cut", "one-way", "half-open", "restart", "shutdown", "clock", "jump"]
         }
@@ -99,13 +113,14 @@ fn with_server(
     out: &Path,
     data: &Path,
     faults: &[String],
-) -> Result<bool, Box<dyn Error>> {
+) -> Result<Ended, Box<dyn Error>> {
     let asked = |name: &str| faults.iter().any(|fault| fault == name);
     // SQLite compares times with the host's clock (ACQ-7), so all processes must have the same
     // clock, which is the store's.
     let is_sqlite = plan.store.starts_with("sqlite");
     let own = asked("clock") && !is_sqlite;
-    let clocks = (own || asked("jump")).then(|| Clocks::build(data)).transpose()?;
+    let apart = i64::try_from(plan.apart_ms * MS)?;
+    let clocks = (own || asked("jump") || apart > 0).then(|| Clocks::build(data)).transpose()?;
     let of = |name: &str| clocks.as_ref().map(|clocks| clocks.clock(name)).transpose();
     let mut clock = if asked("jump") { of("store")? } else { None };
     let shared = clock.as_ref().map(|clock| clock.preload().clone());
@@ -117,7 +132,12 @@ fn with_server(
         }
         None => WorkerClocks::Right,
     };
-    let mut server = Server::start(&plan.store, data, shared.as_ref())?;
+    let mut ahead = if apart > 0 { of("node")? } else { None };
+    ahead.as_mut().map_or(Ok(()), |clock| clock.set(apart))?;
+    let mut server = match Server::group(&plan.store, data, ahead.as_ref())? {
+        Some(group) => Some(group),
+        None => Server::start(&plan.store, data, shared.as_ref())?,
+    };
     let times = Times { worker_clocks, clock: clock.as_mut() };
     with_store(plan, (out, data), faults, server.as_mut(), times)
 }
@@ -134,7 +154,7 @@ fn with_store(
     faults: &[String],
     server: Option<&mut Server>,
     times: Times<'_>,
-) -> Result<bool, Box<dyn Error>> {
+) -> Result<Ended, Box<dyn Error>> {
     let direct = match &server {
         Some(server) => server.url().to_owned(),
         None if plan.store == "sqlite" => format!("sqlite:{}", data.join("records.db").display()),
@@ -172,6 +192,7 @@ fn with_store(
         plan.secs,
         faults.join(",")
     );
+    workers.until_begun()?;
     let nemesis =
         Nemesis::new(plan, faults, Arc::clone(&log), &mut workers, server, &proxies, times.clock);
     let made = rage(plan, out, &tables, nemesis)?;
@@ -200,7 +221,8 @@ fn with_store(
         );
     }
     let ended = hung == 0 && made.died == 0 && made.stuck == 0 && settled;
-    judge(out).map(|green| green && ended)
+    let judgement = judge(out)?;
+    Ok(Ended { green: ended && judgement.is_green(), judgement })
 }
 
 /// Makes faults until the time is over, and prints a line for each second.
@@ -319,8 +341,9 @@ fn write_manifest(
     faults: &[String],
     revision: &str,
 ) -> std::io::Result<()> {
-    let pushes =
-        ["postgres", "redis", "sentinel"].iter().any(|store| plan.store.starts_with(store));
+    let pushes = ["postgres", "standby", "redis", "sentinel"]
+        .iter()
+        .any(|store| plan.store.starts_with(store));
     let manifest = Manifest {
         run: format!("{}-{}", plan.store.split([':', '/']).next().unwrap_or_default(), plan.seed),
         seed: plan.seed,
@@ -348,7 +371,7 @@ fn write_manifest(
 }
 
 /// Returns the source's revision, if git can report it.
-fn revision() -> String {
+pub(crate) fn revision() -> String {
     let asked =
         std::process::Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
     let text = asked.ok().filter(|output| output.status.success()).map(|output| output.stdout);
@@ -356,11 +379,11 @@ fn revision() -> String {
         .map_or("unknown".into(), |text| text.trim().to_owned())
 }
 
-fn judge(out: &Path) -> Result<bool, Box<dyn Error>> {
+fn judge(out: &Path) -> Result<Judgement, Box<dyn Error>> {
     let (run, lines) = history::read(out)?;
     let judgement = history::judge(&run);
     let report = history::report(&run, &judgement, &lines);
     fs::write(out.join("report.txt"), &report)?;
     print!("\n{report}");
-    Ok(judgement.is_green())
+    Ok(judgement)
 }

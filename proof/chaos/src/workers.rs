@@ -10,6 +10,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clocks::{Preload, WallClock};
 use crate::log;
+use crate::mono::{self, MS};
+
+/// How long, in milliseconds, the run waits until its workers have begun.
+const BEGUN_MS: u64 = 60_000;
 
 /// One worker: its present process, and the number of its life.
 struct Slot {
@@ -129,6 +133,20 @@ impl Workers {
     pub(crate) fn journal(&mut self, proc: u32) -> io::Result<PathBuf> {
         let incarnation = self.slot(proc)?.incarnation;
         Ok(self.out.join(log::name(proc, incarnation)))
+    }
+
+    /// Waits until each worker has begun to call, for at most [`BEGUN_MS`]. Until then, a fault hits
+    /// nothing, and a busy machine needs many seconds to start all workers.
+    pub(crate) fn until_begun(&mut self) -> io::Result<()> {
+        let until = mono::now() + BEGUN_MS * MS;
+        for proc in (1..).take(self.slots.len()) {
+            let journal = self.journal(proc)?;
+            let is_empty = || std::fs::metadata(&journal).map_or(true, |file| file.len() == 0);
+            while is_empty() && mono::now() < until {
+                mono::rest(10);
+            }
+        }
+        Ok(())
     }
 
     /// Kills a worker without warning.

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use history::{Event, Fun, Phase};
+use history::{Event, Fun, LOSS, Phase};
 
 use super::{Due, FAILOVER_EVERY, Nemesis, begin};
 use crate::mono::{self, MS};
@@ -19,9 +19,22 @@ pub(super) struct Outage {
     name: &'static str,
     /// The operation that marks the part of the outage in which no server serves.
     down: Option<u64>,
+    /// The operation that marks the time from which writes may be lost, until the primary is dead.
+    loss: Option<u64>,
+    /// Whether the fault has ended, although the group is not whole yet.
+    calm: bool,
+    /// When the outage began.
+    began: u64,
     stage: Stage,
     /// When another fault strikes.
     strike: Option<u64>,
+}
+
+impl Outage {
+    /// Returns whether it disturbs no client any more.
+    pub(super) fn is_calm(&self) -> bool {
+        self.calm
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,14 +76,23 @@ impl Nemesis<'_> {
         };
         let op = self.log.number();
         let place = self.log.event(op, Fun::Fault, Phase::Invoke);
+        let name = name(end, "failover");
+        let lossy = server.loses_writes();
         // A primary that is shut down first waits for its replicas. One that is killed does not:
         // writes that were acknowledged just before may not have left it.
-        let before = if end == End::ShutDown { 0 } else { 1_000 * MS };
+        let before = if lossy && end == End::Killed { 1_000 * MS } else { 0 };
         let mono_ns = place.mono_ns.saturating_sub(before);
-        let name = name(end, "failover");
-        self.log.write(&Event { note: Some(name.into()), lossy: true, mono_ns, ..place });
+        self.log.write(&Event { note: Some(name.into()), lossy, mono_ns, ..place });
+        let loss = server.loses_ms(end).map(|ms| {
+            let op = self.log.number();
+            let place = self.log.event(op, Fun::Fault, Phase::Invoke);
+            let mono_ns = place.mono_ns.saturating_sub(ms * MS);
+            self.log.write(&Event { note: Some(LOSS.into()), lossy: true, mono_ns, ..place });
+            op
+        });
         server.begin_fail_over(end)?;
         self.go_down(op, name, Stage::FailingOver(mono::now()), 1_000);
+        self.outage = self.outage.map(|outage| Outage { loss, ..outage });
         Ok(true)
     }
 
@@ -85,7 +107,8 @@ impl Nemesis<'_> {
         let strike = (!self.strikes.is_empty()).then(|| self.random.within(now..most));
         let down = Some(begin(&self.log, "down", None));
         self.broke(op);
-        self.outage = Some(Outage { op, name, down, stage, strike });
+        let (loss, calm, began) = (None, false, now);
+        self.outage = Some(Outage { op, name, down, loss, calm, began, stage, strike });
     }
 
     /// Continues the outage with whatever step is due.
@@ -121,11 +144,22 @@ impl Nemesis<'_> {
                 }
             }
             Stage::FailingOver(asked) if now >= asked + ASK_MS * MS => {
-                let how_far = server.go_on_failing_over()?;
+                let (how_far, died) = (server.go_on_failing_over()?, server.died());
+                let moved_ns = server.moved_ns();
+                if let (Some(mono_ns), Some(op)) = (died, outage.loss) {
+                    outage.loss = None;
+                    let place = self.log.event(op, Fun::Fault, Phase::Ok);
+                    self.log.write(&Event { note: Some(LOSS.into()), mono_ns, ..place });
+                }
                 if how_far != FailOver::Away
                     && let Some(down) = outage.down.take()
                 {
                     self.end(down, "down");
+                }
+                if matches!(how_far, FailOver::Calm | FailOver::Whole) && !outage.calm {
+                    outage.calm = true;
+                    self.moved(outage.began, moved_ns);
+                    self.calm_down(outage, 1_000);
                 }
                 if how_far == FailOver::Whole {
                     self.came_back(outage, 1_000);
@@ -141,7 +175,7 @@ impl Nemesis<'_> {
 
     /// Ends the outage, but not its effects: for a while, clients reconnect, or give up their
     /// connections to an old primary.
-    fn came_back(&mut self, outage: Outage, for_ms: u64) {
+    pub(super) fn came_back(&mut self, outage: Outage, for_ms: u64) {
         if let Some(down) = outage.down {
             self.end(down, "down");
         }
@@ -151,14 +185,36 @@ impl Nemesis<'_> {
             "failover" => &mut made.failovers,
             _ => &mut made.restarts,
         } += 1;
-        self.mended(outage.op);
-        let now = mono::now();
-        self.due.push((now + for_ms * MS, Due::End(outage.op, outage.name)));
+        if !outage.calm {
+            self.calm_down(outage, for_ms);
+        }
         self.outage = None;
         // A group needs up to 15 s to recover, and acknowledged writes may be lost in this time.
         // Without a rest, most of the run would be excused.
-        for (_, next) in self.next.iter_mut().filter(|(kind, _)| *kind == "failover") {
-            *next = (*next).max(now + FAILOVER_EVERY * MS);
+        if self.server.as_ref().is_some_and(|server| server.loses_writes()) {
+            for (_, next) in self.next.iter_mut().filter(|(kind, _)| *kind == "failover") {
+                *next = (*next).max(mono::now() + FAILOVER_EVERY * MS);
+            }
         }
+    }
+
+    /// Notes that the new primary's clock, which now decides when leases end, is ahead of the old
+    /// one's by so much. Until now, either primary may have answered.
+    fn moved(&self, began: u64, moved_ns: i64) {
+        if moved_ns != 0 {
+            let op = self.log.number();
+            let place = self.log.event(op, Fun::Fault, Phase::Invoke);
+            let moved_us = Some(moved_ns / 1_000);
+            let note = Some("jump".into());
+            self.log.write(&Event { note, moved_us, mono_ns: began, ..place });
+            let place = self.log.event(op, Fun::Fault, Phase::Ok);
+            self.log.write(&Event { note: Some("jump".into()), ..place });
+        }
+    }
+
+    /// Ends the fault, but not its effects, which show for a while.
+    fn calm_down(&mut self, outage: Outage, for_ms: u64) {
+        self.mended(outage.op);
+        self.due.push((mono::now() + for_ms * MS, Due::End(outage.op, outage.name)));
     }
 }

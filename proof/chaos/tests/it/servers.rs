@@ -38,6 +38,33 @@ fn cmp_1_acq_2_redis_holds_under_kills_pauses_cuts_and_restarts() {
     holds("redis");
 }
 
+/// Makes failovers of a PostgreSQL group. Workers are not killed, because they would need most of
+/// the time of a busy machine to start again. The long runs kill them too.
+#[track_caller]
+fn fails_over(store: &str) -> Ran {
+    let faults = "stop,cut,failover";
+    let ran = chaos(store, &["--store", store, "--secs", "40", "--faults", faults]);
+    ran.holds();
+    assert!(ran.count("fail-overs") > 0, "{}", ran.said);
+    ran
+}
+
+/// Each failover kills the primary or shuts it down, and promotes a synchronous standby. A killed
+/// primary starts again beside the new one. Nothing that was acknowledged is lost.
+#[test]
+fn cmp_1_sto_7_a_synchronous_standby_loses_nothing() {
+    let ran = fails_over("standby");
+    assert!(!ran.said.contains("lost inside documented windows"), "{}", ran.said);
+}
+
+/// The link to the standby is slow, so a killed primary takes acknowledged writes with it. Only
+/// writes that were acknowledged less than the link's delay before the kill, plus a slack, may be
+/// lost, and a primary that is shut down loses nothing.
+#[test]
+fn cmp_1_sto_7_an_asynchronous_standby_loses_only_what_was_under_way_to_it() {
+    fails_over("standby-async");
+}
+
 #[test]
 fn cmp_1_sentinel_holds_outside_of_its_documented_window() {
     meets_all(&chaos("sentinel", &["--store", "sentinel", "--secs", "40"]));

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Standby`]: a PostgreSQL primary with its standbys, which fails over again and again. A thread
+//! makes the steps, because some take seconds. The servers die with that thread.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use retryproof_testkit::standby::{PostgresGroup, Replication};
+
+use super::delay::Delay;
+use super::{End, FailOver};
+use crate::clocks::WallClock;
+use crate::mono::{self, MS};
+
+/// For how long, in milliseconds, an old primary runs beside the new one.
+const BESIDE_MS: u64 = 1_500;
+
+/// By how much, in milliseconds, the link to an asynchronous standby delays the primary's writes.
+const DELAY_MS: u64 = 150;
+
+/// How much longer than the delay, in milliseconds, a write may need to reach the standby: on a busy
+/// machine, the processes that send and receive it wait for their turn.
+const SLACK_MS: u64 = 500;
+
+/// How long, in milliseconds, a standby may need to connect over its delayed link.
+const LINKED_MS: u64 = 60_000;
+
+/// How far the present failover is.
+#[derive(Debug)]
+struct State {
+    how_far: io::Result<FailOver>,
+    /// When the old primary was dead.
+    died: Option<u64>,
+    /// By how much the clock of the new primary is ahead of the old one's, in nanoseconds.
+    moved_ns: i64,
+}
+
+/// A group of PostgreSQL servers.
+pub(super) struct Standby {
+    pub(super) url: String,
+    pub(super) ports: Vec<u16>,
+    how: Replication,
+    state: Arc<Mutex<State>>,
+    /// How each primary ends. Without a sender, the thread ends.
+    ends: Option<Sender<End>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Standby {
+    /// Starts the group of a store with this name. With synchronous copies, it has two standbys, so
+    /// that one is left after a failover. Every second node has the clock `ahead`. Returns `None`
+    /// for any other store.
+    pub(super) fn start(store: &str, ahead: Option<&WallClock>) -> io::Result<Option<Self>> {
+        let (standbys, how) = match store {
+            "standby" => (2, Replication::Synchronous),
+            "standby-async" => (1, Replication::Asynchronous),
+            _ => return Ok(None),
+        };
+        let (ends, commands) = channel();
+        let (ready, started) = channel();
+        let state =
+            Arc::new(Mutex::new(State { how_far: Ok(FailOver::Whole), died: None, moved_ns: 0 }));
+        let shared = Arc::clone(&state);
+        let ahead = ahead.map(|clock| (clock.preload().variables(), clock.ahead_ns()));
+        let thread = thread::spawn(move || match Group::start(standbys, how, ahead) {
+            Ok(group) => {
+                let ports = (0..group.servers.count()).map(|node| group.servers.port(node));
+                let _ = ready.send(Ok((group.servers.url(), ports.collect())));
+                serve(group, &commands, &shared);
+            }
+            Err(error) => drop(ready.send(Err(error))),
+        });
+        let (url, ports) = started.recv().map_err(io::Error::other)??;
+        Ok(Some(Self { url, ports, how, state, ends: Some(ends), thread: Some(thread) }))
+    }
+
+    /// Returns how long before the end of a primary, in milliseconds, an acknowledged write may be
+    /// lost. A primary that is shut down first waits for its standbys.
+    pub(super) fn loses_ms(&self, end: End) -> Option<u64> {
+        let loses = self.how == Replication::Asynchronous && end == End::Killed;
+        loses.then_some(DELAY_MS + SLACK_MS)
+    }
+
+    /// Begins a failover, whose old primary ends like this.
+    pub(super) fn begin_fail_over(&self, end: End) -> io::Result<()> {
+        *self.state.lock() = State { how_far: Ok(FailOver::Away), died: None, moved_ns: 0 };
+        let ends = self.ends.as_ref().ok_or_else(|| io::Error::other("the group has ended"))?;
+        ends.send(end).map_err(io::Error::other)
+    }
+
+    pub(super) fn how_far(&self) -> io::Result<FailOver> {
+        match &self.state.lock().how_far {
+            Ok(how_far) => Ok(*how_far),
+            Err(error) => Err(io::Error::other(error.to_string())),
+        }
+    }
+
+    /// Returns by how much the present failover has moved the store's clock.
+    pub(super) fn moved_ns(&self) -> i64 {
+        self.state.lock().moved_ns
+    }
+
+    /// Returns when the old primary of the present failover was dead.
+    pub(super) fn died(&self) -> Option<u64> {
+        self.state.lock().died
+    }
+}
+
+impl Drop for Standby {
+    fn drop(&mut self) {
+        self.ends = None;
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn serve(mut group: Group, ends: &Receiver<End>, state: &Mutex<State>) {
+    while let Ok(end) = ends.recv() {
+        let done = group.fail_over(end, state);
+        state.lock().how_far = done.map(|()| FailOver::Whole);
+    }
+}
+
+/// The servers, the number of the primary, and the links on which standbys reach each server.
+struct Group {
+    servers: PostgresGroup,
+    how: Replication,
+    primary: usize,
+    links: Vec<Delay>,
+    /// By how much the clock of every second node is ahead.
+    ahead_ns: i64,
+}
+
+impl Group {
+    fn start(
+        standbys: usize,
+        how: Replication,
+        ahead: Option<([(String, String); 2], i64)>,
+    ) -> io::Result<Self> {
+        let mut servers = PostgresGroup::start(standbys, how, &[])?;
+        if let Some((variables, _)) = &ahead {
+            for node in (1..=standbys).step_by(2) {
+                servers.restart_with(node, variables)?;
+            }
+        }
+        let ahead_ns = ahead.map_or(0, |(_, ns)| ns);
+        let delayed = if how == Replication::Asynchronous { servers.count() } else { 0 };
+        let to = |node| Delay::to(servers.port(node), Duration::from_millis(DELAY_MS));
+        let links = (0..delayed).map(to).collect::<io::Result<_>>()?;
+        let mut group = Self { servers, how, primary: 0, links, ahead_ns };
+        for standby in 1..=standbys {
+            group.delay(standby)?;
+        }
+        Ok(group)
+    }
+
+    /// Lets a standby receive the primary's writes over the delayed link, if there is one.
+    fn delay(&mut self, standby: usize) -> io::Result<()> {
+        let Some(link) = self.links.get(self.primary) else { return Ok(()) };
+        link.set_broken(false);
+        self.servers.follow_at(standby, link.port)?;
+        let until = mono::now() + LINKED_MS * MS;
+        while !link.is_used() {
+            if mono::now() > until {
+                return Err(io::Error::other("a standby did not connect over its delayed link"));
+            }
+            mono::rest(20);
+        }
+        Ok(())
+    }
+
+    /// Ends the primary, promotes a standby, and makes the old primary a standby of the new one.
+    /// Before that, an old primary that was killed runs beside the new one. Without a standby, it
+    /// acknowledges nothing if copies are synchronous. If they are not, a process that cannot reach
+    /// the new one in time would use it (STO-7).
+    fn fail_over(&mut self, end: End, state: &Mutex<State>) -> io::Result<()> {
+        let old = self.primary;
+        match end {
+            End::Killed => {
+                // What is under way to the standby is lost with its sender.
+                if let Some(link) = self.links.get(old) {
+                    link.set_broken(true);
+                }
+                self.servers.kill(old)?;
+            }
+            End::ShutDown => self.servers.shut_down(old)?,
+        }
+        state.lock().died = Some(mono::now());
+        self.primary = self.servers.fail_over()?;
+        let ahead_ns = |node: usize| if node % 2 == 1 { self.ahead_ns } else { 0 };
+        let moved_ns = ahead_ns(self.primary) - ahead_ns(old);
+        state.lock().moved_ns = moved_ns;
+        state.lock().how_far = Ok(FailOver::Replaced);
+        if self.how == Replication::Synchronous && end == End::Killed {
+            self.servers.start_again(old)?;
+            mono::rest(BESIDE_MS);
+            self.servers.kill(old)?;
+        }
+        state.lock().how_far = Ok(FailOver::Calm);
+        self.servers.rebuild(old, self.primary)?;
+        self.delay(old)?;
+        let others = (0..self.servers.count()).filter(|node| *node != self.primary);
+        for standby in others {
+            self.servers.until_streaming(standby, self.primary)?;
+        }
+        Ok(())
+    }
+}
