@@ -73,3 +73,14 @@ pub(crate) fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, sqlx_cor
     }
     Ok(arguments)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cmp_9_each_value_counts_with_its_length() {
+        let params = [Param::Bytes(&[0; 100]), Param::NoBytes, Param::Int(1), Param::Bool(true)];
+        assert_eq!(size(&params), 100 + 9 + 3 * 8);
+    }
+}
