@@ -35,7 +35,7 @@ const MARK: usize = 28;
 /// Erases, searches and retries; returns whether nothing was found and nothing ran.
 pub(crate) fn run(plan: &Plan) -> Result<bool, Box<dyn Error>> {
     let data = supervisor::data_folder()?;
-    let server = Server::start(&plan.store, &data, None)?;
+    let server = Server::start(plan, &data, None)?;
     let url = match &server {
         Some(server) => server.url().to_owned(),
         None if plan.store == "sqlite" => format!("sqlite:{}", data.join("records.db").display()),

@@ -84,7 +84,7 @@ pub(crate) fn inside(plan: &Plan) -> Result<bool, Box<dyn Error>> {
     if !mount.status()?.success() {
         return Err("the small file system could not be mounted".into());
     }
-    let server = Server::start(&plan.store, &folder, None)?;
+    let server = Server::start(plan, &folder, None)?;
     let url = match &server {
         Some(server) => server.url().to_owned(),
         None => format!("sqlite:{}", folder.join("records.db").display()),

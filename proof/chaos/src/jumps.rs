@@ -70,7 +70,7 @@ fn start(plan: &Plan, folder: &Path) -> Done<bool> {
 /// Makes the run, in the process whose clock can be moved.
 pub(crate) fn inside(plan: &Plan) -> Done<bool> {
     let folder = plan.out.clone().ok_or("jumps-inside needs --out")?;
-    let server = Server::start(&plan.store, &folder, None)?;
+    let server = Server::start(plan, &folder, None)?;
     let url = match &server {
         Some(server) => server.url().to_owned(),
         None => format!("sqlite:{}", folder.join("records.db").display()),

@@ -16,15 +16,18 @@ use crate::proxy::{Mood, Proxy};
 use crate::random::Random;
 use crate::server::{End, Server};
 use crate::workers::{Skew, Workers};
+use crate::world::World;
 
 mod clock;
 mod link;
 mod outage;
+mod slots;
 
 use outage::Outage;
+use slots::Slots;
 
 /// Every kind of fault that is made again and again.
-const KINDS: [&str; 10] = [
+const KINDS: [&str; 11] = [
     "kill",
     "stop",
     "cut",
@@ -33,6 +36,7 @@ const KINDS: [&str; 10] = [
     "restart",
     "shutdown",
     "failover",
+    "slots",
     "clock",
     "jump",
 ];
@@ -48,6 +52,9 @@ const SHUTDOWN_EVERY: u64 = 18_000;
 const FAILOVER_EVERY: u64 = 30_000;
 /// The mean time between two failovers that lose nothing.
 const SAFE_FAILOVER_EVERY: u64 = 6_000;
+/// A shard of a cluster is complete again sooner than a group behind Sentinel.
+const SHARD_FAILOVER_EVERY: u64 = 10_000;
+const SLOTS_EVERY: u64 = 1_200;
 const CLOCK_EVERY: u64 = 2_500;
 const JUMP_EVERY: u64 = 5_000;
 
@@ -65,6 +72,12 @@ pub(crate) struct Made {
     pub(crate) restarts: u32,
     pub(crate) shutdowns: u32,
     pub(crate) failovers: u32,
+    /// Failovers in which the primary handed over.
+    pub(crate) handovers: u32,
+    /// Slots that moved.
+    pub(crate) slots: u32,
+    /// Moves of slots that a failover interrupted.
+    pub(crate) interrupted: u32,
     pub(crate) skews: u32,
     pub(crate) jumps: u32,
     pub(crate) died: u32,
@@ -101,6 +114,8 @@ pub(crate) struct Nemesis<'a> {
     furthest: i64,
     /// The restart of the server or the failover of its group that is under way.
     outage: Option<Outage>,
+    slots: Slots,
+    world: World,
     /// The kinds of faults that may strike during an outage.
     strikes: Vec<&'static str>,
     /// For each fault that has not ended, by its operation: the time since which something has
@@ -136,6 +151,8 @@ impl<'a> Nemesis<'a> {
             clock,
             furthest: 0,
             outage: None,
+            slots: Slots::default(),
+            world: World { began: plan.began },
             strikes,
             real: HashMap::new(),
         }
@@ -159,7 +176,8 @@ impl<'a> Nemesis<'a> {
         }
         self.made.died += self.workers.tend()?;
         self.tell_away();
-        self.go_on_with_outage()
+        self.go_on_with_outage()?;
+        self.go_on_with_slots()
     }
 
     /// Logs the intervals in which a worker was cut off from the server. What the worker sent in
@@ -182,8 +200,13 @@ impl<'a> Nemesis<'a> {
             "failover" if self.server.as_ref().is_some_and(|server| !server.loses_writes()) => {
                 SAFE_FAILOVER_EVERY
             }
+            "failover" if self.is_cluster() => SHARD_FAILOVER_EVERY,
             kind => every(kind),
         }
+    }
+
+    fn is_cluster(&self) -> bool {
+        self.server.as_deref().is_some_and(Server::is_cluster)
     }
 
     /// Without connections that can be disturbed, stops are almost the only fault that lasts. They
@@ -197,9 +220,10 @@ impl<'a> Nemesis<'a> {
     pub(crate) fn finish(mut self) -> io::Result<Made> {
         let until = mono::now() + 90_000 * MS;
         // An old primary that is not a copy yet is not needed any more.
-        while self.outage.is_some_and(|outage| !outage.is_calm()) {
+        while self.outage.is_some_and(|outage| !outage.is_calm()) || !self.slots.are_still() {
             self.undo(mono::now())?;
             self.go_on_with_outage()?;
+            self.go_on_with_slots()?;
             mono::rest(20);
             if mono::now() > until {
                 return Err(io::Error::other("the server did not come back in time"));
@@ -299,9 +323,11 @@ impl<'a> Nemesis<'a> {
             "cut" | "one-way" => Ok(self.disturb(kind)),
             "restart" => self.restart(End::Killed),
             "shutdown" => self.restart(End::ShutDown),
+            "slots" => Ok(self.move_slots()),
+            _ if self.is_cluster() => self.fail_over_shard(),
             // Every second primary shuts down in order.
-            _ if self.made.failovers > self.made.shutdowns => self.fail_over(End::ShutDown),
-            _ => self.fail_over(End::Killed),
+            _ if self.made.failovers > self.made.shutdowns => self.fail_over(End::ShutDown, 0),
+            _ => self.fail_over(End::Killed, 0),
         }
     }
 
@@ -362,6 +388,7 @@ fn every(kind: &str) -> u64 {
         "jump" => JUMP_EVERY,
         "restart" => RESTART_EVERY,
         "shutdown" => SHUTDOWN_EVERY,
+        "slots" => SLOTS_EVERY,
         _ => FAILOVER_EVERY,
     }
 }

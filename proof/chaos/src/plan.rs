@@ -2,6 +2,7 @@
 //! [`Plan`]: the settings of a run.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The usage text.
 pub(crate) const USAGE: &str = "\
@@ -12,7 +13,8 @@ usage: chaos [options]
                    keeps when the power fails; swallowed syncs must be noticed
        chaos full [--store sqlite|postgres|mariadb]: what happens on a full disk
        chaos jumps [--store NAME]: what happens when the wall clock of a store jumps
-  --store NAME|URL    sqlite (default), postgres, mariadb, redis, sentinel: a server of its own, which it may kill;
+  --store NAME|URL    sqlite (default), postgres, mariadb, redis, sentinel, cluster: a server of its own, which it
+                      may kill;
                       standby: a PostgreSQL primary with two synchronous standbys; standby-async: with an
                       asynchronous one, whose link is slow;
                       memory: one worker, which is not killed; or the URL of a server that runs
@@ -24,8 +26,10 @@ usage: chaos [options]
   --forms up|down     every other worker is a newer program, which adds to the tables half-way (up) or has
                       added before the start (down); each worker migrates when it starts
   --lease-ms A..B     leases of A to B milliseconds (default 40..2000)
-  --faults LIST       some of kill,stop,cut,one-way,half-open,lose,restart,shutdown,clock,jump,failover
-                      (default: all of the store)
+  --faults LIST       some of kill,stop,cut,one-way,half-open,lose,restart,shutdown,clock,jump,failover,
+                      slots (default: all of the store)
+  --wait-replicas N   how many replicas each grant and completion waits for (redis, sentinel, cluster; default 0)
+  --replica-delay-ms N   delays what a cluster's primaries send to their replicas
   --seed S            repeats the choices of an earlier run (default: random)
   --out DIR           keeps the history in DIR (default: a temporary folder)
   --failovers N       repeats the run until the green runs of this revision have made N failovers; the counts
@@ -76,6 +80,10 @@ pub(crate) struct Plan {
     pub(crate) synchronous: String,
     /// Which syncs the disk acknowledges but does not make.
     pub(crate) swallow: Option<String>,
+    /// The delay on the links between the primaries and replicas of a cluster.
+    pub(crate) delay: Option<Duration>,
+    /// How many replicas each grant and completion waits for (Redis).
+    pub(crate) wait_replicas: u32,
 }
 
 /// The role of this process.
@@ -106,7 +114,7 @@ pub(crate) enum Role {
 /// `operation-timeout` of the workers' engines.
 pub(crate) const OPERATION_TIMEOUT_MS: u64 = 1_000;
 
-const FAULTS: [&str; 11] = [
+const FAULTS: [&str; 12] = [
     "kill",
     "stop",
     "cut",
@@ -118,6 +126,7 @@ const FAULTS: [&str; 11] = [
     "clock",
     "jump",
     "failover",
+    "slots",
 ];
 
 /// One of this many answers that a worker gets is lost, if the fault `lose` is on.
@@ -172,6 +181,8 @@ impl Plan {
             losses: 200,
             synchronous: "full".into(),
             swallow: None,
+            delay: None,
+            wait_replicas: 0,
         };
         while let Some(option) = args.next() {
             let value = args.next().ok_or_else(|| format!("{option} needs a value"))?;
@@ -240,6 +251,10 @@ impl Plan {
             "--began" => self.began = value.parse().ok()?,
             "--ahead" => self.ahead = value.parse().ok()?,
             "--losses" => self.losses = value.parse().ok()?,
+            "--replica-delay-ms" => {
+                self.delay = Some(Duration::from_millis(value.parse().ok().filter(|ms| *ms > 0)?))
+            }
+            "--wait-replicas" => self.wait_replicas = value.parse().ok()?,
             "--synchronous" => {
                 self.synchronous = value.into();
                 ["full", "normal"].contains(&value).then_some(())?;

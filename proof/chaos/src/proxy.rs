@@ -11,12 +11,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Duration, sleep};
 
+mod delay;
 mod half_open;
 mod names;
 mod spoilt;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use delay::Front;
 use half_open::swallow;
 pub(crate) use half_open::{PATIENCE, Stranded};
 use names::Names;

@@ -55,7 +55,7 @@ pub(crate) fn run(plan: &Plan) -> Result<bool, Failure> {
     let data = supervisor::data_folder()?;
     let apart = data.with_extension("keys");
     fs::create_dir_all(&apart)?;
-    let server = Server::start(&plan.store, &data, None)?;
+    let server = Server::start(plan, &data, None)?;
     let url = match &server {
         Some(server) => server.url().to_owned(),
         None => format!("sqlite:{}", data.join("records.db").display()),

@@ -11,26 +11,34 @@ use std::time::Duration;
 
 use crate::clocks::{Preload, WallClock};
 use crate::mono::{self, MS};
-use crate::proxy::Target;
+use crate::plan::Plan;
+use crate::proxy::{Front, Target};
 
+mod cluster;
 mod delay;
 mod process;
 mod recipe;
 mod standby;
 
+use cluster::Cluster;
+pub(crate) use cluster::SHARDS;
 use process::Process;
 pub(crate) use recipe::program;
 use standby::Standby;
 
-/// The time within which the sentinels must promote a replica.
+/// The time within which the sentinels, or the nodes of a cluster, must promote a replica.
 const PROMOTED_MS: u64 = 15_000;
+/// The time after which a replica gives up a planned takeover.
+const TAKES_OVER_MS: u64 = 6_000;
 
-/// A primary that was killed or shut down.
+/// A primary that was killed or shut down, or that hands over to its replica.
 #[derive(Debug, Clone, Copy)]
 struct Deposed {
     port: u16,
+    /// In a cluster, the primary's replica, which has to take over.
+    replica: Option<u16>,
     since: u64,
-    /// Whether the primary's process has ended.
+    /// Whether the primary's process has ended, and was started again.
     ended: bool,
 }
 
@@ -54,6 +62,8 @@ pub(crate) enum End {
     Killed,
     /// The signal after which a server ends in order.
     ShutDown,
+    /// The primary of a cluster's shard hands over to its replica, and continues as a replica.
+    HandedOver,
 }
 
 /// A store's server, or a group of them.
@@ -65,6 +75,9 @@ pub(crate) struct Server {
     deposed: Option<Deposed>,
     /// A PostgreSQL primary with standbys, instead of the processes.
     standby: Option<Standby>,
+    cluster: Option<Cluster>,
+    /// Delays what the nodes of the cluster send to their replicas.
+    _front: Option<Front>,
 }
 
 impl Server {
@@ -78,23 +91,37 @@ impl Server {
         let Some(standby) = Standby::start(store, ahead)? else { return Ok(None) };
         let (url, processes) = (standby.url.clone(), Vec::new());
         let (dir, standby) = (dir.to_path_buf(), Some(standby));
-        Ok(Some(Self { url, processes, dir, deposed: None, standby }))
+        Ok(Some(Self { url, processes, dir, deposed: None, standby, cluster: None, _front: None }))
     }
 
-    /// Creates and starts a server in `dir`, with this clock. Returns `None` for a store without a
-    /// server.
+    /// Creates and starts the server of the plan's store in `dir`, with this clock. Returns `None`
+    /// for a store without a server.
     pub(crate) fn start(
-        store: &str,
+        plan: &Plan,
         dir: &Path,
         clock: Option<&Preload>,
     ) -> io::Result<Option<Self>> {
-        if let Some(group) = Self::group(store, dir, None)? {
+        if let Some(group) = Self::group(&plan.store, dir, None)? {
             return Ok(Some(group));
         }
-        let Some((url, recipes)) = recipe::of(store, dir)? else { return Ok(None) };
-        let processes = Vec::new();
-        let dir_of = dir.to_path_buf();
-        let mut server = Self { url, processes, dir: dir_of, deposed: None, standby: None };
+        let mut front = plan.delay.map(Front::new);
+        let found = match &mut front {
+            Some(front) if plan.store == "cluster" => {
+                Some(cluster::recipes(dir, |port| front.port_of(port))?)
+            }
+            _ => recipe::of(&plan.store, dir)?,
+        };
+        let Some((mut url, recipes)) = found else { return Ok(None) };
+        if plan.wait_replicas > 0 {
+            url = format!("{url}?wait-replicas={}&wait-timeout=PT1S", plan.wait_replicas);
+        }
+        front.iter_mut().try_for_each(Front::serve)?;
+        let ports = recipes.iter().map(|recipe| recipe.port).collect();
+        let cluster = url.starts_with("redis+cluster:").then(|| Cluster::new(ports));
+        let (processes, folder) = (Vec::new(), dir.to_path_buf());
+        let (deposed, standby) = (None, None);
+        let mut server =
+            Self { url, processes, dir: folder, deposed, standby, cluster, _front: front };
         for recipe in recipes {
             let log = dir.join(format!("{}.log", recipe.name));
             // The records' expiry does not depend on the clocks of sentinels.
@@ -173,19 +200,39 @@ impl Server {
         self.processes.first_mut().map_or(Ok(true), Process::is_ready)
     }
 
-    /// Ends the primary of a group.
-    pub(crate) fn begin_fail_over(&mut self, end: End) -> io::Result<()> {
+    /// Returns whether the server is a Redis Cluster.
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.cluster.is_some()
+    }
+
+    /// Returns the cluster, if the server is one.
+    pub(crate) fn cluster(&mut self) -> Option<&mut Cluster> {
+        self.cluster.as_mut()
+    }
+
+    /// Ends the primary of a group, or of a cluster's shard.
+    pub(crate) fn begin_fail_over(&mut self, end: End, shard: usize) -> io::Result<()> {
         if let Some(standby) = &self.standby {
             return standby.begin_fail_over(end);
         }
-        let primary = recipe::primary(&self.ports("sentinel"))?;
+        let (primary, replica) = match &mut self.cluster {
+            Some(cluster) => cluster.shard(shard).map(|(primary, other)| (primary, Some(other)))?,
+            None => (recipe::primary(&self.ports("sentinel"))?, None),
+        };
+        let since = mono::now();
+        if let (End::HandedOver, Some(cluster), Some(replica)) = (end, &mut self.cluster, replica) {
+            cluster.take_over(replica)?;
+            self.deposed =
+                Some(Deposed { port: primary, replica: Some(replica), since, ended: true });
+            return Ok(());
+        }
         let Some(process) =
             self.processes.iter_mut().find(|process| process.recipe.port == primary)
         else {
             return Err(io::Error::other("the primary is not a process of this run"));
         };
         process.end(end)?;
-        self.deposed = Some(Deposed { port: primary, since: mono::now(), ended: false });
+        self.deposed = Some(Deposed { port: primary, replica, since, ended: false });
         Ok(())
     }
 
@@ -195,10 +242,17 @@ impl Server {
         if let Some(standby) = &self.standby {
             return standby.how_far();
         }
-        let Some(Deposed { port, since, ended }) = self.deposed else { return Ok(FailOver::Whole) };
+        let Some(deposed) = self.deposed else { return Ok(FailOver::Whole) };
+        let Deposed { port, replica, since, ended } = deposed;
         let old = self.processes.iter().position(|process| process.recipe.port == port);
         let Some(old) = old else { return Ok(FailOver::Whole) };
-        let now = recipe::primary(&self.ports("sentinel"));
+        let now = match (&mut self.cluster, replica) {
+            (Some(cluster), Some(replica)) => cluster
+                .leads(replica)
+                .then_some(replica)
+                .ok_or_else(|| io::Error::other("the replica has not taken over")),
+            _ => recipe::primary(&self.ports("sentinel")),
+        };
         if !ended {
             if !self.processes[old].has_ended()? {
                 return Ok(FailOver::Away);
@@ -210,11 +264,19 @@ impl Server {
                 return Ok(FailOver::Away);
             }
             self.processes[old].start()?;
-            self.deposed = Some(Deposed { port, since, ended: true });
+            self.deposed = Some(Deposed { ended: true, ..deposed });
             return Ok(FailOver::Replaced);
         }
         // The failover is complete only when the replicas follow the new primary, because the next
         // failover needs one of them.
+        if let Some(cluster) = &mut self.cluster {
+            let is_late = mono::now() > since + TAKES_OVER_MS * MS;
+            if !(now.is_ok() || is_late) || !cluster.is_whole() {
+                return Ok(FailOver::Replaced);
+            }
+            self.deposed = None;
+            return Ok(FailOver::Whole);
+        }
         let others = self
             .ports("redis")
             .into_iter()

@@ -81,6 +81,7 @@ fn possible(store: &str) -> &'static [&'static str] {
         "standby" | "standby-async" => {
             &["kill", "stop", "cut", "one-way", "half-open", "clock", "failover"]
         }
+        "cluster" => &["kill", "stop", "clock", "failover", "slots"],
         "postgres" | "mariadb" | "redis" => {
             &["kill", "stop", "cut", "one-way", "half-open", "restart", "shutdown", "clock", "jump"]
         }
@@ -136,7 +137,7 @@ fn with_server(
     ahead.as_mut().map_or(Ok(()), |clock| clock.set(apart))?;
     let mut server = match Server::group(&plan.store, data, ahead.as_ref())? {
         Some(group) => Some(group),
-        None => Server::start(&plan.store, data, shared.as_ref())?,
+        None => Server::start(plan, data, shared.as_ref())?,
     };
     let times = Times { worker_clocks, clock: clock.as_mut() };
     with_store(plan, (out, data), faults, server.as_mut(), times)
@@ -245,11 +246,13 @@ fn rage(
         if second > said {
             said = second;
             let Made { kills, stops, cuts, restarts, failovers, skews, jumps, .. } = nemesis.made;
-            let Made { one_way, half_open, shutdowns, .. } = nemesis.made;
+            let Made { one_way, half_open, shutdowns, handovers, slots, interrupted, .. } =
+                nemesis.made;
             println!(
                 "{second:>4} s  {kills} kills, {stops} pauses, {cuts} cuts, {one_way} one-way, \
                  {half_open} half-open, {restarts} restarts, {shutdowns} shutdowns, {failovers} \
-                 fail-overs, {skews} wrong clocks, {jumps} jumps, {:.1} MB of events",
+                 fail-overs, {handovers} handovers, {slots} slots moved, {interrupted} moves \
+                 interrupted, {skews} wrong clocks, {jumps} jumps, {:.1} MB of events",
                 size(out)
             );
         }
@@ -341,7 +344,7 @@ fn write_manifest(
     faults: &[String],
     revision: &str,
 ) -> std::io::Result<()> {
-    let pushes = ["postgres", "standby", "redis", "sentinel"]
+    let pushes = ["postgres", "standby", "redis", "sentinel", "cluster"]
         .iter()
         .any(|store| plan.store.starts_with(store));
     let manifest = Manifest {

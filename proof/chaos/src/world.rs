@@ -10,7 +10,7 @@ use crate::random::Random;
 /// identity's story short.
 const HOT_MS: u64 = 1_500;
 /// How many keys are in use at once.
-const HOT: u64 = 40;
+pub(crate) const HOT: u64 = 40;
 
 /// One key of this many is requested far more often than the others while it is new, so that some
 /// callers wait for it even where a busy machine makes few calls.

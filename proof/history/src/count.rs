@@ -55,6 +55,12 @@ pub struct Counts {
     pub cuts: u64,
     pub restarts: u64,
     pub failovers: u64,
+    /// Failovers in which the primary handed over.
+    pub handovers: u64,
+    /// Moves of slots of identities.
+    pub moved: u64,
+    /// Moves of slots of identities that a failover interrupted.
+    pub interrupted: u64,
     pub skewed: u64,
     /// Restarts after an orderly shutdown.
     pub shutdowns: u64,
@@ -135,6 +141,7 @@ impl Counts {
             single: run.threads.values().filter(|threads| **threads == 1).count() as u64,
             restarts: fault("restart"),
             failovers: fault("failover"),
+            handovers: fault("handover"),
             skewed: fault("clock"),
             minima: minima(run),
             ..Self::default()
@@ -168,6 +175,8 @@ impl Counts {
             }
             counts.explained += explained(run, story);
             counts.rewound += u64::from(story.rewound);
+            counts.moved += story.moves.iter().filter(|one| !one.lossy).count() as u64;
+            counts.interrupted += story.moves.iter().filter(|one| one.lossy).count() as u64;
             counts.calls += story.calls.len() as u64;
             for call in &story.calls {
                 let said = |said: Said| u64::from(call.said == Some(said));
@@ -205,6 +214,7 @@ impl Counts {
             "info" => self.info,
             "store restarts" => self.restarts,
             "fail-overs" => self.failovers,
+            "moves of slots" => self.moved,
             "connections cut or delayed" => self.cuts,
             "one-way connections" => self.one_way,
             "half-open connections" => self.half_open,
@@ -289,6 +299,7 @@ fn minima(run: &Run) -> Vec<(&'static str, u64)> {
     for (fault, name) in [
         ("restart", "store restarts"),
         ("failover", "fail-overs"),
+        ("slots", "moves of slots"),
         ("cut", "connections cut or delayed"),
         ("one-way", "one-way connections"),
         ("half-open", "half-open connections"),

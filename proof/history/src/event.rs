@@ -46,6 +46,9 @@ pub enum Fun {
     /// The process `victim` was cut off from the server from `since_ns` to `mono_ns`, so nothing
     /// that it sent in that time arrived.
     Away,
+    /// The slot of the identity moved between nodes of a cluster from `since_ns` to `mono_ns`. If
+    /// `lossy`, a failover interrupted the move from `since_ns` on.
+    Moved,
     /// The record as an operator sees it at the end of the run.
     Dump,
     /// A process began (`invoke`), or ended by itself (`ok`).
@@ -236,7 +239,7 @@ pub struct Event {
     /// An operator's call: whether it may end a live lease.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub even_if_live: bool,
-    /// Lag: the time since which the process did not run. An operator's call: when the operator saw
+    /// Lag: the time since which the process did not run. Moved: the time since which the slot moved. An operator's call: when the operator saw
     /// the token. A fault's end: the time since which something was really wrong; left out if
     /// nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -248,7 +251,7 @@ pub struct Event {
     /// store or of the whole network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub victim: Option<u32>,
-    /// Fault: acknowledged writes may be lost in its window.
+    /// Fault: acknowledged writes may be lost in its window. Moved: the whole record may be lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lossy: bool,
     /// Fault: by how much it moved the clock that decides expiry, in microseconds.

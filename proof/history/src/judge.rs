@@ -6,7 +6,7 @@ use crate::event::Fun;
 use crate::excuse::{Excuse, Share};
 use crate::rules::pace::Waits;
 use crate::rules::{self, order};
-use crate::story::{Line, Run, Story};
+use crate::story::{Line, Op, Run, Story};
 
 /// A violation of a rule.
 #[derive(Debug, Clone)]
@@ -113,7 +113,8 @@ pub fn judge(run: &Run) -> Judgement {
         violation.documented
             || RELAXED.contains(&violation.rule)
                 && (run.faulty(violation.at, violation.at, |fault| fault.lossy && !fault.is_loss())
-                    || is_explained(run, violation))
+                    || is_explained(run, violation)
+                    || interrupted(run, violation))
     });
     let (mut counts, shares) = (Counts::of(run), Share::all(run));
     counts.undisturbed = [true, false].map(|same| waits.notified(run, same).len() as u64);
@@ -135,11 +136,22 @@ fn is_explained(run: &Run, violation: &Violation) -> bool {
     found.is_empty()
 }
 
+/// Returns whether a failover interrupted a move of the identity's slot between the call whose
+/// promise was broken and the last call that shows it. Such a failover loses records of any age.
+fn interrupted(run: &Run, violation: &Violation) -> bool {
+    let Some(story) = violation.story.and_then(|at| run.stories.get(at)) else { return false };
+    let shows = |op: &&Op| op.lines.iter().flatten().any(|line| violation.lines.contains(line));
+    let last = story.ops.iter().filter(shows).map(|op| op.answer.unwrap_or(op.invoke)).max();
+    let last = last.unwrap_or(violation.at);
+    story.moves.iter().any(|one| one.lossy && one.meets(violation.at, last))
+}
+
 /// Notes the calls that are excused by a failover that loses writes.
 fn lossy(run: &Run, story: &Story) {
     for op in &story.ops {
         let end = op.answer.or(op.gave_up).unwrap_or(u64::MAX);
-        let lost = run.faulty(op.invoke, end, |fault| fault.lossy);
+        let lost = run.faulty(op.invoke, end, |fault| fault.lossy)
+            || story.moves.iter().any(|one| one.lossy && one.meets(op.invoke, end));
         story.excuse(Excuse::FailOver, op, lost && op.fun != Fun::Wait);
     }
 }

@@ -36,6 +36,6 @@ pub use judge::{Judgement, Violation, judge};
 pub use read::{Lines, ReadError, read};
 pub use report::report;
 pub use story::{
-    Act, Actor, Call, Completed, Fault, Line, Moment, Op, Run, StoreClock, Story, Tenure,
+    Act, Actor, Call, Completed, Fault, Line, Moment, Op, Run, SlotMove, StoreClock, Story, Tenure,
 };
 pub use when::{LONGEST_POLL_NS, MS, slop};

@@ -16,7 +16,7 @@ mod take;
 mod tenure;
 
 pub use clock::StoreClock;
-pub use fault::Fault;
+pub use fault::{Fault, SlotMove};
 pub use tenure::{Completed, Tenure};
 
 /// A time that never comes, and to which a duration can be added.
@@ -192,6 +192,8 @@ pub struct Story {
     pub told: Vec<Moment>,
     pub effects: Vec<Moment>,
     pub dumps: Vec<Moment>,
+    /// When the identity's slot moved between nodes of a cluster.
+    pub moves: Vec<SlotMove>,
     /// What was not flagged, and why.
     pub excused: Excused,
     pub clock: StoreClock,
@@ -304,6 +306,12 @@ impl Run {
                 let since = event.since_ns.ok_or("the event has no `since_ns`")?;
                 let victim = event.victim.ok_or("the event has no `victim`")?;
                 self.aways.entry(victim).or_default().push((since, event.mono_ns));
+                Ok(())
+            }
+            Fun::Moved => {
+                let from = event.since_ns.ok_or("the event has no `since_ns`")?;
+                let one = SlotMove { from, to: event.mono_ns, lossy: event.lossy };
+                self.story(&event)?.moves.push(one);
                 Ok(())
             }
             Fun::Fault => self.take_fault(event),

@@ -146,8 +146,8 @@ fn movement(moving: &BTreeMap<&Address, usize>) -> Option<StoreFinding> {
         "moving-slots",
         format!(
             "Slots are being moved (migrating or importing; {}). If a primary fails over in the \
-             middle of a move, Redis 7.0 forgets the move, and completed records that have moved \
-             are granted again.",
+             middle of a move, Redis 7.0 forgets the move: completed records that have moved are \
+             granted again, and the node that receives the slot can refuse all calls.",
             nodes.join(", ")
         ),
         "Do not let a primary fail over while slots move; finish the move, or repair it with \

@@ -7,9 +7,9 @@ use std::io;
 
 use history::{Event, Fun, LOSS, Phase};
 
-use super::{Due, FAILOVER_EVERY, Nemesis, begin};
+use super::{Due, Made, Nemesis, begin};
 use crate::mono::{self, MS};
-use crate::server::{End, FailOver};
+use crate::server::{End, FailOver, SHARDS};
 
 /// An outage under way.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +35,11 @@ impl Outage {
     pub(super) fn is_calm(&self) -> bool {
         self.calm
     }
+
+    /// Returns whether a server or a primary is away.
+    pub(super) fn is_down(&self) -> bool {
+        self.down.is_some()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +57,11 @@ enum Stage {
 const ASK_MS: u64 = 300;
 
 fn name(end: End, killed: &'static str) -> &'static str {
-    if end == End::ShutDown { "shutdown" } else { killed }
+    match end {
+        End::Killed => killed,
+        End::ShutDown => "shutdown",
+        End::HandedOver => "handover",
+    }
 }
 
 impl Nemesis<'_> {
@@ -69,15 +78,44 @@ impl Nemesis<'_> {
         Ok(true)
     }
 
-    /// Ends the primary; a replica takes its place, without the writes that had not reached it.
-    pub(super) fn fail_over(&mut self, end: End) -> io::Result<bool> {
+    /// Lets a shard of a cluster fail over. If slots are to move too, a failover interrupts a move,
+    /// mostly at its source.
+    pub(super) fn fail_over_shard(&mut self) -> io::Result<bool> {
+        let moves = self.next.iter().any(|(kind, _)| *kind == "slots");
+        if moves && !self.slots.are_moving() {
+            return Ok(false);
+        }
+        let any = self.random.next();
+        let shard = match self.slots.way(any) {
+            Some((from, to)) => {
+                if self.random.percent(60) {
+                    from
+                } else {
+                    to
+                }
+            }
+            None => usize::try_from(any % SHARDS as u64).unwrap_or(0),
+        };
+        let Made { failovers, shutdowns, handovers, .. } = self.made;
+        let end = match (failovers + shutdowns + handovers) % 3 {
+            0 => End::Killed,
+            1 => End::HandedOver,
+            _ => End::ShutDown,
+        };
+        self.fail_over(end, shard)
+    }
+
+    /// Ends the primary, of a cluster's shard or of another group; a replica takes its place,
+    /// without the writes that had not reached it. A primary that hands over loses nothing, unless
+    /// the failover interrupts the move of a slot.
+    pub(super) fn fail_over(&mut self, end: End, shard: usize) -> io::Result<bool> {
         let (Some(server), None) = (self.server.as_deref_mut(), self.outage) else {
             return Ok(false);
         };
         let op = self.log.number();
         let place = self.log.event(op, Fun::Fault, Phase::Invoke);
         let name = name(end, "failover");
-        let lossy = server.loses_writes();
+        let lossy = server.loses_writes() && end != End::HandedOver;
         // A primary that is shut down first waits for its replicas. One that is killed does not:
         // writes that were acknowledged just before may not have left it.
         let before = if lossy && end == End::Killed { 1_000 * MS } else { 0 };
@@ -90,7 +128,8 @@ impl Nemesis<'_> {
             self.log.write(&Event { note: Some(LOSS.into()), lossy: true, mono_ns, ..place });
             op
         });
-        server.begin_fail_over(end)?;
+        server.begin_fail_over(end, shard)?;
+        self.made.interrupted += self.slots.strike(shard, mono_ns);
         self.go_down(op, name, Stage::FailingOver(mono::now()), 1_000);
         self.outage = self.outage.map(|outage| Outage { loss, ..outage });
         Ok(true)
@@ -104,8 +143,10 @@ impl Nemesis<'_> {
     fn go_down(&mut self, op: u64, name: &'static str, stage: Stage, within_ms: u64) {
         let now = mono::now();
         let most = if let Stage::Away(until) = stage { until } else { now + within_ms * MS };
-        let strike = (!self.strikes.is_empty()).then(|| self.random.within(now..most));
-        let down = Some(begin(&self.log, "down", None));
+        // A primary that hands over is replaced at once.
+        let is_down = name != "handover";
+        let strike = (is_down && !self.strikes.is_empty()).then(|| self.random.within(now..most));
+        let down = is_down.then(|| begin(&self.log, "down", None));
         self.broke(op);
         let (loss, calm, began) = (None, false, now);
         self.outage = Some(Outage { op, name, down, loss, calm, began, stage, strike });
@@ -183,6 +224,7 @@ impl Nemesis<'_> {
         *match outage.name {
             "shutdown" => &mut made.shutdowns,
             "failover" => &mut made.failovers,
+            "handover" => &mut made.handovers,
             _ => &mut made.restarts,
         } += 1;
         if !outage.calm {
@@ -191,9 +233,10 @@ impl Nemesis<'_> {
         self.outage = None;
         // A group needs up to 15 s to recover, and acknowledged writes may be lost in this time.
         // Without a rest, most of the run would be excused.
+        let every = self.every("failover");
         if self.server.as_ref().is_some_and(|server| server.loses_writes()) {
             for (_, next) in self.next.iter_mut().filter(|(kind, _)| *kind == "failover") {
-                *next = (*next).max(mono::now() + FAILOVER_EVERY * MS);
+                *next = (*next).max(mono::now() + every * MS);
             }
         }
     }

@@ -47,6 +47,7 @@ pub(super) fn of(store: &str, dir: &Path) -> io::Result<Option<Recipes>> {
             Ok(Some((format!("redis://127.0.0.1:{}", redis.port), vec![redis])))
         }
         "sentinel" => sentinel(dir).map(Some),
+        "cluster" => super::cluster::recipes(dir, Ok).map(Some),
         _ => Ok(None),
     }
 }
@@ -147,7 +148,7 @@ fn mariadb(dir: &Path) -> io::Result<Recipes> {
 
 /// Returns the recipe of a Redis server with an append-only file. The settings in `role` come last
 /// and take precedence.
-fn redis(name: &str, port: u16, dir: &Path, role: &str) -> io::Result<Recipe> {
+pub(super) fn redis(name: &str, port: u16, dir: &Path, role: &str) -> io::Result<Recipe> {
     let dir = dir.join(name);
     let config = format!(
         "port {port}\nbind 127.0.0.1\ndir \"{}\"\nsave \"\"\nappendonly yes\nappendfsync everysec\n\

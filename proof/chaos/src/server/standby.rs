@@ -186,7 +186,7 @@ impl Group {
                 }
                 self.servers.kill(old)?;
             }
-            End::ShutDown => self.servers.shut_down(old)?,
+            End::ShutDown | End::HandedOver => self.servers.shut_down(old)?,
         }
         state.lock().died = Some(mono::now());
         self.primary = self.servers.fail_over()?;

@@ -69,3 +69,21 @@ fn cmp_1_sto_7_an_asynchronous_standby_loses_only_what_was_under_way_to_it() {
 fn cmp_1_sentinel_holds_outside_of_its_documented_window() {
     meets_all(&chaos("sentinel", &["--store", "sentinel", "--secs", "40"]));
 }
+
+#[test]
+fn cmp_1_sto_8_a_cluster_holds_outside_of_its_documented_windows() {
+    let ran = chaos("cluster", &["--store", "cluster", "--secs", "40"]);
+    ran.holds();
+    for count in ["other faults meanwhile", "moves of slots, per identity", "interrupted by"] {
+        assert!(ran.count(count) > 0, "{count}: {}", ran.said);
+    }
+}
+
+/// Without a failover, a slot that moves loses nothing.
+#[test]
+fn cmp_1_sto_8_slots_of_a_cluster_move_without_a_loss() {
+    let ran =
+        chaos("slots", &["--store", "cluster", "--secs", "15", "--faults", "kill,stop,slots"]);
+    ran.holds();
+    assert!(!ran.said.contains("lost inside documented windows"), "{}", ran.said);
+}

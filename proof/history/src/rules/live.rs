@@ -235,8 +235,10 @@ fn disturbed(
 ) -> bool {
     let lease = first.lease;
     let struck = run.faulty(first.invoke, by, |fault| {
-        // A lease does not depend on its holder's wall clock (ACQ-7).
-        fault.name != "leap" && fault.victim.is_none_or(|victim| victim == act.actor.proc)
+        // A lease does not depend on its holder's wall clock (ACQ-7), and a heartbeat follows its
+        // slot (STO-8).
+        !matches!(fault.name.as_str(), "leap" | "slots")
+            && fault.victim.is_none_or(|victim| victim == act.actor.proc)
     });
     let mut beside = story
         .ops

@@ -286,10 +286,12 @@ fn disturbed(run: &Run, due: &Due<'_>) -> bool {
     let maker = due.maker.map(|maker| maker.proc);
     let struck = run.faulty(due.since, due.end, |fault| {
         let hit = fault.victim.is_none_or(|victim| Some(victim) == maker);
-        let harmless = ["clock", "leap", "jump"].contains(&fault.name.as_str());
+        let harmless = ["clock", "leap", "jump", "slots"].contains(&fault.name.as_str());
         !harmless && (hit || fault.cuts(due.waiter.proc))
     });
+    // A waiter subscribes again at the slot's new node, and polls meanwhile.
     struck
+        || due.of.moves.iter().any(|one| one.meets(due.since, due.end))
         || due.of.ops.iter().any(|op| {
             op.actor == due.waiter
                 && (op.failed || op.is_info())

@@ -5,7 +5,7 @@ use super::{ms, wrong};
 use crate::event::{Fun, Said};
 use crate::excuse::Excuse;
 use crate::judge::Violation;
-use crate::story::{Op, Run, Story};
+use crate::story::{Fault, Op, Run, Story};
 use crate::when::slop;
 
 /// S12: a value names the identity that it was made for, and is returned for that identity only.
@@ -53,7 +53,9 @@ pub fn s13(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             let wrong = wrong("S13", dump.at, text, [grant.lines[1], Some(dump.line)]);
             // A failover may have lost the grant. Until another call uses the identity, the record
             // then has a smaller token.
-            let documented = run.faulty(grant.invoke, grant.end(), |fault| fault.lossy);
+            let lost = |fault: &Fault| fault.lossy;
+            let documented = run.faulty(grant.invoke, grant.end(), lost)
+                || story.moves.iter().any(|one| one.lossy && one.meets(grant.invoke, dump.at));
             story.excuse(Excuse::FailOver, grant, documented);
             found.push(Violation { documented, ..wrong });
         }

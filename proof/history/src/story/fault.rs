@@ -23,12 +23,31 @@ pub struct Fault {
     pub moved_ns: i64,
 }
 
+/// A move of an identity's slot between nodes of a cluster, and the time in which it shows.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "they say it")]
+pub struct SlotMove {
+    pub from: u64,
+    pub to: u64,
+    /// Whether a failover interrupted the move, so that records of any age may be lost.
+    pub lossy: bool,
+}
+
+impl SlotMove {
+    /// Returns whether the move shows at some instant of the interval.
+    #[must_use]
+    pub fn meets(&self, from: u64, to: u64) -> bool {
+        self.from <= to && from <= self.to
+    }
+}
+
 impl Fault {
     /// Returns whether the fault disturbed connections of that process. A server that is
-    /// unavailable also counts.
+    /// unavailable also counts. A node that does not serve a slot any more refuses calls, but
+    /// breaks no connection.
     #[must_use]
     pub fn cuts(&self, proc: u32) -> bool {
-        let of_process = matches!(self.name.as_str(), "kill" | "stop" | "clock" | "leap");
+        let of_process = matches!(self.name.as_str(), "kill" | "stop" | "clock" | "leap" | "slots");
         !of_process
             && !self.is_loss()
             && self.moved_ns == 0

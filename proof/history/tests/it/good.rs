@@ -234,6 +234,19 @@ fn s6_an_acknowledged_write_that_a_failover_loses_is_counted_and_no_violation() 
 }
 
 #[test]
+fn s6_a_failover_in_the_middle_of_a_slot_move_may_lose_records_of_any_age() {
+    let lost = "0-2 acquire A granted 1
+        10-12 complete A done v=7
+        700 moved since=500 lossy
+        800-801 acquire B granted 2";
+    assert!(broken(lost).is_empty());
+    assert_eq!(history::judge(&run(lost)).losses.len(), 1);
+    let before = lost.replace("800-801", "400-401");
+    assert_eq!(broken(&before), ["S6"]);
+    assert_eq!(broken(&lost.replace(" lossy", "")), ["S6"], "a move alone loses nothing");
+}
+
+#[test]
 fn s13_the_newest_token_may_be_one_that_a_failover_has_lost() {
     let lost = "0-2 acquire A granted 1
         120-122 acquire B took_over 4

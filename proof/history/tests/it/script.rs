@@ -183,6 +183,7 @@ fn sentence(op: u64, line: &str, events: &mut Vec<Event>) {
             event.remaining_us = number("left").map(|ms| ms * 1_000);
             event.note = named("note");
             event.since_ns = number("since").map(|ms| ms * 1_000_000);
+            event.lossy = positional.contains(&"lossy");
             event.victim = number("victim").and_then(|number| u32::try_from(number).ok());
             events.push(event);
         }
