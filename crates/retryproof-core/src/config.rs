@@ -25,7 +25,7 @@ pub use scope::{ScopeConfig, StoredStatuses};
 pub use seal::SealSettings;
 pub use stores::{
     CONNECTION_BOUNDS, MemorySettings, MysqlSettings, Pooler, PostgresSettings, REPLICA_BOUNDS,
-    RedisSettings, SqliteSettings, Synchronous, is_store_name,
+    RedisSettings, SqlDialect, SqliteSettings, Synchronous, is_store_name,
 };
 pub use web::{FingerprintMode, WebConfig};
 

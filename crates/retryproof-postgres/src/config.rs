@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`PostgresConfig`]: the server, the table and the number of connections.
 
+mod dialect;
 pub(crate) mod hosts;
 
 use std::fmt;
 use std::time::Duration;
 
-use retryproof_core::config::{CONNECTION_BOUNDS, Pooler};
+use retryproof_core::config::{CONNECTION_BOUNDS, Pooler, SqlDialect};
 use retryproof_core::{Error, ErrorKind, IdentitySecret, Result};
 use retryproof_store_kit::table_name;
 use sqlx_core::connection::ConnectOptions as _;
@@ -99,6 +100,7 @@ pub struct PostgresConfig {
     pub(crate) connect_timeout: Duration,
     pub(crate) call_timeout: Duration,
     pub(crate) pooler: Pooler,
+    pub(crate) dialect: SqlDialect,
     pub(crate) max_value: usize,
     pub(crate) identity_secret: Option<IdentitySecret>,
 }
@@ -160,6 +162,7 @@ impl PostgresConfig {
             connect_timeout: Duration::from_secs(4),
             call_timeout: Duration::from_secs(4),
             pooler: Pooler::default(),
+            dialect: SqlDialect::default(),
             max_value: MAX_VALUE,
             identity_secret: None,
         }
@@ -167,8 +170,9 @@ impl PostgresConfig {
 
     /// Reads the configuration from a URL: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with the
     /// driver's parameters (`sslmode`, `sslrootcert`, `host`, `application_name`, `options`, …) and
-    /// the store's: `table=NAME`, `max-connections=N`, `pooler=session|transaction`. Settings that
-    /// the URL omits come from the environment (`PGHOST`, `PGUSER`, `PGPASSWORD`, …).
+    /// the store's: `table=NAME`, `max-connections=N`, `pooler=session|transaction`,
+    /// `dialect=postgres|plain`. Settings that the URL omits come from the environment (`PGHOST`,
+    /// `PGUSER`, `PGPASSWORD`, …).
     ///
     /// A URL with several hosts, `postgres://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE`, names a
     /// primary and its standbys in any order (STO-7). The parameter `port` is then the port of the
@@ -193,7 +197,7 @@ impl PostgresConfig {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
-                "table" | "max-connections" | "pooler" | "target_session_attrs" => {
+                "table" | "max-connections" | "pooler" | "dialect" | "target_session_attrs" => {
                     ours.push((name, value));
                 }
                 _ if DRIVER_PARAMETERS.contains(&name) || name.starts_with("options[") => {
@@ -202,7 +206,7 @@ impl PostgresConfig {
                 _ => {
                     return Err(refuse(
                         "unknown parameter in the URL of a PostgreSQL store; it accepts `table`, \
-                         `max-connections`, `pooler` and those of libpq",
+                         `max-connections`, `pooler`, `dialect` and those of libpq",
                     )
                     .with("parameter", name));
                 }
@@ -219,11 +223,14 @@ impl PostgresConfig {
                 }
                 ("pooler", "session", _) => config.with_pooler(Pooler::Session),
                 ("pooler", "transaction", _) => config.with_pooler(Pooler::Transaction),
+                ("dialect", "postgres", _) => config.with_dialect(SqlDialect::Postgres),
+                ("dialect", "plain", _) => config.with_dialect(SqlDialect::Plain),
                 ("target_session_attrs", "read-write" | "primary", _) => config,
                 _ => {
                     return Err(refuse(
                         "`max-connections` must be from 2 to 10000; `pooler` must be `session` or \
-                         `transaction`; `target_session_attrs` must be `read-write` or `primary`",
+                         `transaction`; `dialect` must be `postgres` or `plain`; \
+                         `target_session_attrs` must be `read-write` or `primary`",
                     )
                     .with("parameter", name));
                 }
@@ -293,8 +300,9 @@ impl PostgresConfig {
         self
     }
 
-    /// Checks the table name, the only dynamic part of the SQL, and returns it (STO-3).
+    /// Checks the options, and returns the table name, the only dynamic part of the SQL (STO-3).
     pub(crate) fn table(&self) -> Result<&str> {
+        self.check_dialect()?;
         table_name(&self.table)
     }
 }
@@ -310,6 +318,7 @@ impl fmt::Debug for PostgresConfig {
             .field("connect_timeout", &self.connect_timeout)
             .field("call_timeout", &self.call_timeout)
             .field("pooler", &self.pooler)
+            .field("dialect", &self.dialect)
             .finish_non_exhaustive()
     }
 }

@@ -48,32 +48,33 @@ pub(crate) struct StatementResult {
 
 /// What the store needs to know about the server.
 pub(crate) struct ServerInfo {
-    /// Whether transactions are READ COMMITTED by default.
-    pub(crate) reads_committed: bool,
+    /// The settings for each new connection.
+    pub(crate) settings: Arc<str>,
 }
 
 impl ServerInfo {
-    /// Returns the settings for each new connection. The connection always gets READ COMMITTED: at
-    /// a higher isolation level, a takeover that conflicts with another takeover would fail instead
-    /// of seeing that takeover's result.
-    pub(crate) fn connection_settings(&self) -> &'static str {
-        match self.reads_committed {
+    /// Creates the description of a PostgreSQL server. The connections always get READ COMMITTED:
+    /// at a higher isolation level, a takeover that conflicts with another takeover would fail
+    /// instead of seeing that takeover's result.
+    pub(crate) fn of_postgres(reads_committed: bool) -> Self {
+        let settings = match reads_committed {
             true => planner_settings!(),
             false => {
                 concat!(planner_settings!(), ";SET default_transaction_isolation='read committed'")
             }
-        }
+        };
+        Self { settings: settings.into() }
     }
 }
 
 /// Opens a connection to the primary and applies `settings` to it.
 pub(crate) async fn open_with(
     hosts: &HostSelector,
-    settings: Option<&'static str>,
+    settings: Option<&Arc<str>>,
 ) -> Result<OpenedConnection, Failure> {
     let mut opened = hosts.connect().await?;
-    if let Some(settings) = settings {
-        opened.conn.execute(raw_sql(settings)).await?;
+    if let Some(settings) = settings.filter(|settings| !settings.is_empty()) {
+        opened.conn.execute(raw_sql(AssertSqlSafe(Arc::clone(settings)))).await?;
     }
     Ok(opened)
 }

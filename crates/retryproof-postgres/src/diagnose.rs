@@ -7,9 +7,9 @@ mod hosts;
 use std::time::Duration;
 
 use retryproof_core::clock::wall_clock_micros;
-use retryproof_core::config::Pooler;
+use retryproof_core::config::{Pooler, SqlDialect};
 use retryproof_core::store::StoreFinding;
-use retryproof_core::{Error, Result};
+use retryproof_core::{Error, ErrorKind, Result};
 use retryproof_store_kit::{clock_skew, lacks_privileges, unpurged};
 use sqlx_core::connection::Connection as _;
 use sqlx_core::decode::Decode;
@@ -70,26 +70,54 @@ impl PostgresConfig {
         let mut findings = Vec::new();
         let selector = HostSelector::new(self);
         let mut conn = self.in_time(hosts::examine(&selector, &mut findings)).await?;
-        let settings = row(&mut conn, SETTINGS).await?;
-        check_settings(&settings, &mut findings)?;
+        let settings = match row(&mut conn, SETTINGS).await {
+            Err(error) if self.may_lack(&error) => {
+                findings.push(StoreFinding::note(
+                    "dialect",
+                    "The server does not report the settings of PostgreSQL, so this diagnosis does \
+                     not cover how it keeps commits, its replication and its vacuum.",
+                    "Check in the server's documentation that a commit survives the failures that \
+                     matter to you.",
+                ));
+                None
+            }
+            found => Some(found?),
+        };
+        if let Some(settings) = &settings {
+            check_settings(settings, &mut findings)?;
+        }
         let sent = wall_clock_micros();
         let clock: i64 = get(&row(&mut conn, CLOCK).await?, 0)?;
         findings.extend(clock_skew(sent, clock.unsigned_abs(), wall_clock_micros()));
         self.check_pooler(&selector, &mut conn, &mut findings).await?;
         // Without the privilege to read the versions, the schema cannot be checked.
-        if check_privileges(&mut conn, table, &mut findings).await? {
+        let reads_versions = match self.dialect {
+            SqlDialect::Postgres => check_privileges(&mut conn, table, &mut findings).await?,
+            SqlDialect::Plain => check_plain_privileges(&mut conn, table, &mut findings).await?,
+        };
+        if reads_versions {
             let secret = self.identity_secret.as_ref();
-            findings.extend(schema::findings(&mut conn, table, secret).await?);
+            findings.extend(schema::findings(&mut conn, table, secret, self.dialect).await?);
         }
-        if is_table(&mut conn, table).await? {
-            let autovacuum: bool = get(&settings, 7)?;
-            let lacks_huge_pages: bool = get(&settings, 8)?;
-            check_table(&mut conn, table, (autovacuum, lacks_huge_pages), &mut findings).await?;
+        let exists = schema::plain::exists(&mut conn, table).await;
+        if exists.map_err(|error| classify(&error))? {
+            if let Some(settings) = &settings {
+                let server: (bool, bool) = (get(settings, 7)?, get(settings, 8)?);
+                check_table(&mut conn, table, server, &mut findings).await?;
+            }
+            let oldest = oldest_expired(&mut conn, table, self.dialect).await?;
+            findings.extend(oldest.and_then(unpurged));
         }
         // Ignore any error: the findings are complete even if the connection does not close
         // cleanly.
         let _ = conn.close().await;
         Ok(findings)
+    }
+
+    /// Whether the error means that a server of the plain dialect lacks a function or a setting of
+    /// PostgreSQL, or does not let the user read it.
+    fn may_lack(&self, error: &Error) -> bool {
+        self.dialect == SqlDialect::Plain && error.kind() != ErrorKind::Unavailable
     }
 
     async fn in_time<T>(&self, connecting: impl Future<Output = Result<T>>) -> Result<T> {
@@ -110,8 +138,12 @@ impl PostgresConfig {
             Err(_) if hosts.can_move() => return Ok(()),
             Err(error) => return Err(error),
         };
-        let is_direct = are_direct(conn, &mut other).await?;
+        let is_direct = are_direct(conn, &mut other).await;
         let _ = other.close().await;
+        let is_direct = match is_direct {
+            Err(error) if self.may_lack(&error) && self.pooler != Pooler::Detect => return Ok(()),
+            is_direct => is_direct.map_err(|error| self.undetected(error))?,
+        };
         if is_direct {
             return Ok(());
         }
@@ -240,8 +272,34 @@ async fn check_privileges(
     Ok(reads_versions)
 }
 
-async fn is_table(conn: &mut PgConnection, table: &str) -> Result<bool> {
-    get(&row(conn, &format!("SELECT to_regclass('\"{table}\"') IS NOT NULL")).await?, 0)
+/// Checks the user's privileges in the plain dialect. Returns whether the user may read the
+/// versions of the tables. That the server accepts no writes is a finding too.
+async fn check_plain_privileges(
+    conn: &mut PgConnection,
+    table: &str,
+    findings: &mut Vec<StoreFinding>,
+) -> Result<bool> {
+    let missing = match schema::plain::missing_privileges(conn, table).await {
+        Err(error) if error.kind() == ErrorKind::Unavailable => {
+            // On PostgreSQL, the settings have shown this already.
+            if !findings.iter().any(|finding| finding.id == "role") {
+                findings.push(StoreFinding::error(
+                    "role",
+                    format!("Nothing new can run, because the server accepts no writes ({error})."),
+                    "Point the URL at a server that accepts writes.",
+                ));
+            }
+            return Ok(true);
+        }
+        missing => missing?,
+    };
+    let names: Vec<_> = missing.iter().map(String::as_str).collect();
+    let reads_versions = !names.iter().any(|name| name.ends_with("_meta"));
+    findings.extend(lacks_privileges(
+        &names,
+        "Grant them to the user in the URL; run the `GRANT` as the owner of the tables.",
+    ));
+    Ok(reads_versions)
 }
 
 async fn check_table(
@@ -292,14 +350,17 @@ async fn check_table(
             "Reserve huge pages (`vm.nr_hugepages`), and set `huge_pages = try`.",
         ));
     }
-    findings.extend(oldest_expired(conn, table).await?.and_then(unpurged));
     Ok(())
 }
 
 /// Returns the time since the expiry of the record that a purge would delete first; `None` if there
 /// is no such record, or if the user may not read the table. The missing privilege is a separate
 /// finding.
-async fn oldest_expired(conn: &mut PgConnection, table: &str) -> Result<Option<Duration>> {
+async fn oldest_expired(
+    conn: &mut PgConnection,
+    table: &str,
+    dialect: SqlDialect,
+) -> Result<Option<Duration>> {
     let now = "(date_part('epoch',clock_timestamp())*1000000)::bigint";
     // Without these settings, an old plan or missing statistics could make the server read the
     // whole table. The settings end with the transaction, so they reach no other client of a
@@ -309,14 +370,19 @@ async fn oldest_expired(conn: &mut PgConnection, table: &str) -> Result<Option<D
          \"{table}\" WHERE purge_bucket<=(SELECT {now}) AND (expires_at<clock_timestamp() OR \
          state=2) AND state IN (0,1,2) ORDER BY purge_bucket LIMIT 1"
     );
-    let settings = "BEGIN READ ONLY;SET LOCAL enable_seqscan=off;SET LOCAL enable_bitmapscan=off";
+    let settings = match dialect {
+        SqlDialect::Postgres => {
+            "BEGIN READ ONLY;SET LOCAL enable_seqscan=off;SET LOCAL enable_bitmapscan=off"
+        }
+        SqlDialect::Plain => "BEGIN READ ONLY",
+    };
     execute_text(conn, settings.to_owned()).await.map_err(|error| classify(&error))?;
     let oldest = fetch_row(conn, sql).await;
     execute_text(conn, "ROLLBACK".to_owned()).await.map_err(|error| classify(&error))?;
     match oldest {
         Ok(Some(row)) => Ok(u64::try_from(get::<i64>(&row, 0)?).ok().map(Duration::from_micros)),
         Ok(None) => Ok(None),
-        Err(error) if classify(&error).kind() == retryproof_core::ErrorKind::Unexpected => Ok(None),
+        Err(error) if classify(&error).kind() == ErrorKind::Unexpected => Ok(None),
         Err(error) => Err(classify(&error)),
     }
 }

@@ -46,8 +46,8 @@ const TLS: &str = "TLS handshake failed; check the server's certificate and `ssl
                    the feature `tls` is on";
 
 pub(crate) const LACKS_PRIVILEGE: &str = "the user lacks a privilege; GRANT it SELECT, INSERT, \
-     UPDATE and DELETE on the table, SELECT, INSERT and UPDATE on the `_meta` table, and EXECUTE on \
-     the `_grant_1` and `_complete_1` functions";
+     UPDATE and DELETE on the table, SELECT, INSERT and UPDATE on the `_meta` table, and, unless \
+     the dialect is `plain`, EXECUTE on the `_grant_1` and `_complete_1` functions";
 
 /// Whether the server refused a statement because the user lacks a privilege.
 pub(crate) fn lacks_privilege(failure: &Failure) -> bool {
@@ -125,6 +125,11 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
             "the statement conflicted with other transactions on every retry; keep transactions on \
              the table short",
         ),
+        "40003" => (
+            Unavailable,
+            "the server does not say whether the statement took effect; the store's statements \
+             can be repeated",
+        ),
         "53100" => (Full, "the server's disk is full; free space, or purge expired records"),
         "53300" => (
             Unavailable,
@@ -165,7 +170,8 @@ pub(crate) fn kind_of(code: &str) -> ErrorKind {
     of_code(code).0
 }
 
-fn code(error: &Driver) -> Option<std::borrow::Cow<'_, str>> {
+/// Returns the SQLSTATE of an error that the server has reported.
+pub(crate) fn code(error: &Driver) -> Option<std::borrow::Cow<'_, str>> {
     error.as_database_error().and_then(|inner| inner.code())
 }
 
@@ -285,6 +291,7 @@ mod tests {
             ("53200", Unavailable),
             ("40P01", Unavailable),
             ("40001", Unavailable),
+            ("40003", Unavailable),
             ("55P03", Unavailable),
             ("57014", Unavailable),
             ("57P01", Unavailable),

@@ -8,8 +8,9 @@ pub(crate) mod record_limit;
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::Error;
-use retryproof_store_kit::{CallPriority, CoarseTimeout};
+use retryproof_core::config::SqlDialect;
+use retryproof_core::{Backoff, Error};
+use retryproof_store_kit::{CallPriority, CoarseTimeout, jitter};
 use tokio::time::Instant;
 
 use crate::connection::hosts::HostSelector;
@@ -21,20 +22,31 @@ use crate::statement::bound::BoundStatement;
 /// The maximum number of times that a statement is repeated after a conflict with another
 /// statement.
 const MAX_CONFLICT_RETRIES: u32 = 5;
+/// The pauses before the repetitions in the plain dialect, which end with the call's time limit. On
+/// a server that only reports conflicts (SQLSTATE 40001) instead of letting a statement wait,
+/// conflicts are part of the normal work (STO-9).
+const CONFLICT_PAUSES: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
 
 pub(crate) struct Executor {
     pool: Pool,
     hosts: Arc<HostSelector>,
     call_timeout: Duration,
+    dialect: SqlDialect,
     timer: CoarseTimeout,
 }
 
 impl Executor {
     /// Creates an executor. Call this inside a tokio runtime.
-    pub(crate) fn new(pool: Pool, call_timeout: Duration) -> Self {
+    pub(crate) fn new(pool: Pool, call_timeout: Duration, dialect: SqlDialect) -> Self {
         let hosts = Arc::clone(pool.hosts());
         hosts.watch();
-        Self { pool, hosts, call_timeout, timer: CoarseTimeout::start() }
+        Self { pool, hosts, call_timeout, dialect, timer: CoarseTimeout::start() }
+    }
+
+    /// Whether completions may share a statement. That statement calls a function of the schema,
+    /// and binds lists, which cannot be written as literals behind a pooler.
+    pub(crate) fn can_share(&self) -> bool {
+        self.is_direct() && self.dialect == SqlDialect::Postgres
     }
 
     /// Whether each connection keeps its server process. If so, statements can be prepared, and
@@ -50,8 +62,9 @@ impl Executor {
 
     /// Runs one statement in autocommit. If the connection is dead, or the primary moves while the
     /// statement runs, replaces the connection once. If the statement conflicts with another one,
-    /// sends the statement again. Every statement of the store is safe to repeat, because a
-    /// holder's writes are fenced by owner (ACQ-9, CMP-3).
+    /// sends the statement again; in the plain dialect, until the call's time is over (STO-9). The
+    /// server can report a conflict at the commit, after the statement's row. Every statement of the
+    /// store is safe to repeat, because a holder's writes are fenced by owner (ACQ-9, CMP-3).
     pub(crate) async fn run(
         &self,
         priority: CallPriority,
@@ -128,12 +141,35 @@ impl Executor {
                 return Err(Failure::Store(self.of_primary(classify(&error))));
             }
             connection.release();
-            let is_final = conflicts == MAX_CONFLICT_RETRIES || is_locked(&error);
-            if !is_conflict(&error) || is_final {
+            conflicts += 1;
+            let Some(pause) = self.pause_after(conflicts, &error, statement) else {
+                return Err(Failure::Driver(error));
+            };
+            if Instant::now() + pause >= deadline {
                 return Err(Failure::Driver(error));
             }
-            conflicts += 1;
-            tokio::time::sleep(Duration::from_millis(u64::from(conflicts * conflicts))).await;
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Returns the pause before a statement is sent again, or `None` if the error is final. Another
+    /// statement than a patient one never waits a second time for a locked row.
+    fn pause_after(
+        &self,
+        conflicts: u32,
+        error: &sqlx_core::Error,
+        statement: &BoundStatement<'_>,
+    ) -> Option<Duration> {
+        if !is_conflict(error) {
+            return None;
+        }
+        match self.dialect {
+            SqlDialect::Postgres if is_locked(error) || conflicts > MAX_CONFLICT_RETRIES => None,
+            SqlDialect::Postgres => {
+                Some(Duration::from_millis(u64::from(conflicts) * u64::from(conflicts)))
+            }
+            SqlDialect::Plain if is_locked(error) && !statement.is_patient => None,
+            SqlDialect::Plain => Some(jitter(CONFLICT_PAUSES.after(conflicts))),
         }
     }
 

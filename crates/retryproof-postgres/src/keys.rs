@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use retryproof_core::config::Pooler;
+use retryproof_core::config::{Pooler, SqlDialect};
 use retryproof_core::seal::DataSubject;
 use retryproof_core::store::Param;
 use retryproof_core::{Error, ErrorKind, Result};
@@ -19,6 +19,7 @@ use crate::error::{Failure, lacks_privilege};
 use crate::execute::Executor;
 use crate::pool::Pool;
 use crate::record::column;
+use crate::schema::plain;
 use crate::statement::bound::{BoundStatement, Returns};
 
 const SCHEMA: &str = include_str!("../migrations/R__keys.sql");
@@ -40,6 +41,9 @@ const REPLACE: &str = "UPDATE retryproof_keys SET master=convert_from($1,'UTF8')
 /// Whether the database has a table of records under the store's default name.
 const HAS_RECORDS: &str = "SELECT (to_regclass('retryproof_records') IS NOT NULL)::int::bigint \
      FROM (SELECT 1) one LEFT JOIN retryproof_keys ON false";
+/// Statements of the plain dialect that fail if the table is missing.
+const NO_KEYS: &str = "SELECT id FROM retryproof_keys WHERE 1=0";
+const NO_RECORDS: &str = "SELECT state FROM retryproof_records WHERE 1=0";
 
 /// The table `retryproof_keys` in a PostgreSQL database that processes of several hosts share
 /// (SEAL-3). Use a database other than the store's, and back it up separately.
@@ -66,8 +70,14 @@ impl PostgresKeyTable {
     /// A dropped call took effect either completely or not at all.
     pub async fn migrate(config: &PostgresConfig) -> Result<()> {
         let create = async {
+            config.check_dialect().map_err(Failure::Store)?;
             let mut opened = HostSelector::new(config).connect().await?;
-            execute_text(&mut opened.conn, format!("{LOCK}{SCHEMA}COMMIT")).await?;
+            match config.dialect {
+                SqlDialect::Postgres => {
+                    execute_text(&mut opened.conn, format!("{LOCK}{SCHEMA}COMMIT")).await?;
+                }
+                SqlDialect::Plain => plain::create(&mut opened.conn, SCHEMA).await?,
+            }
             Ok(())
         };
         let created: Result<(), Failure> = in_time(config, create).await?;
@@ -82,16 +92,15 @@ impl PostgresKeyTable {
     /// `Schema` if the table is missing; `Config` if the login is rejected; `Unavailable` if the
     /// server cannot be reached.
     pub async fn connect(config: PostgresConfig) -> Result<Self> {
+        config.check_dialect()?;
         let pool = Pool::new(&config);
-        let direct = in_time(&config, is_direct(pool.hosts(), config.pooler)).await??;
-        pool.set_direct(direct, None);
-        let executor = Executor::new(pool, config.call_timeout);
+        let direct = in_time(&config, is_direct(pool.hosts(), config.pooler)).await?;
+        pool.set_direct(direct.map_err(|error| config.undetected(error))?, None);
+        let executor = Executor::new(pool, config.call_timeout, config.dialect);
         let options = config.source.options(0);
         let database = options.get_database().unwrap_or("(default)").to_owned();
         let table = Self { executor, database };
-        let found = table.run(HAS_RECORDS, Returns::Row, Vec::new()).await?;
-        if found.row.is_some_and(|row| column::<i64>(&row, 0, "records").is_ok_and(|has| has == 1))
-        {
+        if table.is_beside_records(config.dialect).await? {
             tracing::warn!(
                 database = table.database,
                 "the database of the table of keys also has the table `retryproof_records`; keep \
@@ -100,6 +109,17 @@ impl PostgresKeyTable {
             );
         }
         Ok(table)
+    }
+
+    /// Whether the database also has a table of records under the store's default name. Fails if
+    /// the table of keys is missing.
+    async fn is_beside_records(&self, dialect: SqlDialect) -> Result<bool> {
+        if dialect == SqlDialect::Plain {
+            self.run(NO_KEYS, Returns::Row, Vec::new()).await?;
+            return Ok(self.run(NO_RECORDS, Returns::Row, Vec::new()).await.is_ok());
+        }
+        let found = self.run(HAS_RECORDS, Returns::Row, Vec::new()).await?;
+        Ok(found.row.is_some_and(|row| column::<i64>(&row, 0, "records").is_ok_and(|has| has == 1)))
     }
 
     async fn run(

@@ -26,7 +26,8 @@ pub use join::sqlx_08;
 pub use join::transaction::PostgresTx;
 #[cfg(feature = "seal")]
 pub use keys::PostgresKeyTable;
-pub use retryproof_core::config::Pooler;
+pub use retryproof_core::config::{Pooler, SqlDialect};
+pub use schema::plain::plain_schema_sql;
 pub use schema::schema_sql;
 pub use sqlx_postgres::{PgConnectOptions, PgPool};
 pub use store::PostgresStore;

@@ -44,7 +44,7 @@ pub(crate) struct Pool {
     /// transaction on a different server connection.
     direct: AtomicBool,
     /// The settings that each new connection gets.
-    settings: Mutex<Option<&'static str>>,
+    settings: Mutex<Option<Arc<str>>>,
     normal: Arc<Share>,
     reserved: Arc<Share>,
 }
@@ -80,7 +80,7 @@ impl Pool {
         self.direct.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_direct(&self, direct: bool, settings: Option<&'static str>) {
+    pub(crate) fn set_direct(&self, direct: bool, settings: Option<Arc<str>>) {
         self.direct.store(direct, Ordering::Relaxed);
         *self.settings.lock() = settings;
         self.invalidate_idle();
@@ -101,16 +101,20 @@ impl Pool {
             }
         };
         let mut conn = connect().await?;
-        let server = schema::check(&mut conn, table, config.identity_secret.as_ref()).await?;
+        let secret = config.identity_secret.as_ref();
+        let server = schema::check(&mut conn, table, secret, config.dialect).await?;
         let direct = match config.pooler {
             Pooler::Session => true,
             Pooler::Transaction => false,
-            Pooler::Detect => are_direct(&mut conn, &mut connect().await?).await?,
+            Pooler::Detect => {
+                let detected = are_direct(&mut conn, &mut connect().await?).await;
+                detected.map_err(|error| config.undetected(error))?
+            }
         };
         // Send no settings through a pooler, because the settings would reach the connections of
         // other clients. Behind a pooler, the settings are not needed, because each statement is
         // planned when it runs.
-        self.set_direct(direct, direct.then(|| server.connection_settings()));
+        self.set_direct(direct, direct.then_some(server.settings));
         Ok(())
     }
 
@@ -195,7 +199,7 @@ impl Pool {
         permit: OwnedSemaphorePermit,
         deadline: Instant,
     ) -> Result<PooledConnection, PoolError> {
-        let (hosts, settings) = (Arc::clone(&self.hosts), *self.settings.lock());
+        let (hosts, settings) = (Arc::clone(&self.hosts), self.settings.lock().clone());
         let (share, connect_timeout) = (Arc::clone(share), self.connect_timeout);
         let attempt = ConnectAttempt { hosts, settings, connect_timeout, share, deadline };
         let opened = tokio::spawn(attempt.run(permit)).await;
@@ -212,7 +216,7 @@ impl Pool {
 /// An attempt to open one more connection for a share.
 struct ConnectAttempt {
     hosts: Arc<HostSelector>,
-    settings: Option<&'static str>,
+    settings: Option<Arc<str>>,
     connect_timeout: Duration,
     share: Arc<Share>,
     deadline: Instant,
@@ -266,7 +270,7 @@ impl ConnectAttempt {
     }
 
     async fn open(&self) -> Result<OpenedConnection, PoolError> {
-        let opening = open_with(&self.hosts, self.settings);
+        let opening = open_with(&self.hosts, self.settings.as_ref());
         match timeout(self.connect_timeout, opening).await {
             Ok(Ok(opened)) => Ok(opened),
             Ok(Err(Failure::Driver(error))) => Err(PoolError::Driver(error)),

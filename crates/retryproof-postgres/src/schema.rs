@@ -3,7 +3,9 @@
 //! store is used (STO-3, REC-1, ID-5).
 
 mod function;
+pub(crate) mod plain;
 
+use retryproof_core::config::SqlDialect;
 use retryproof_core::store::{Severity, StoreFinding};
 use retryproof_core::{Error, ErrorKind, IdentitySecret, Result};
 use retryproof_store_kit::{
@@ -16,7 +18,7 @@ use sqlx_postgres::PgConnection;
 use crate::config::{DEFAULT_TABLE, PostgresConfig};
 use crate::connection::hosts::HostSelector;
 use crate::connection::{ServerInfo, execute_text, fetch_row, not_postgres};
-use crate::error::{Failure, LACKS_PRIVILEGE, classify_at_connect, is_missing_table};
+use crate::error::{Failure, LACKS_PRIVILEGE, classify_at_connect, code, is_missing_table};
 use crate::record::hash::pair_hash;
 use crate::schema::function::FUNCTIONS;
 
@@ -58,6 +60,10 @@ impl PostgresConfig {
     /// If the future is dropped early, the migration has taken effect either completely or not at
     /// all.
     ///
+    /// In the plain dialect (STO-9), there is no lock, and each statement runs in a transaction of
+    /// its own: if the future is dropped early, only some of the tables may exist, and `connect`
+    /// refuses them until another call creates the rest. `migrate` then creates no function.
+    ///
     /// # Errors
     /// [`ErrorKind::Schema`] if the tables have a newer version that this program cannot use.
     /// [`ErrorKind::Config`] if the tables were set up with another identity secret (ID-5).
@@ -67,7 +73,13 @@ impl PostgresConfig {
         let table = self.table().map_err(during)?;
         // The limit is longer than for other calls, because another process might be migrating.
         let limit = self.call_timeout.max(std::time::Duration::from_secs(30));
-        match tokio::time::timeout(limit, self.apply(table)).await {
+        let apply = async {
+            match self.dialect {
+                SqlDialect::Postgres => self.apply(table).await,
+                SqlDialect::Plain => plain::apply(self, table).await,
+            }
+        };
+        match tokio::time::timeout(limit, apply).await {
             Ok(applied) => applied.map_err(during),
             Err(_) => Err(during(Error::unavailable(
                 "the migration did not end in time; check whether another session holds a lock on \
@@ -77,24 +89,8 @@ impl PostgresConfig {
     }
 
     async fn apply(&self, table: &str) -> Result<()> {
-        let fail = |error: sqlx_core::Error| match error
-            .as_database_error()
-            .and_then(|e| e.code())
-            .as_deref()
-        {
-            Some("42501" | "3F000") => Error::new(
-                ErrorKind::Unexpected,
-                "the user may not create tables in the first schema of its `search_path`; GRANT \
-                 it CREATE there, or apply the shipped SQL as another user",
-            ),
-            _ => classify_at_connect(&error),
-        };
-        let opened = HostSelector::new(self).connect().await;
-        let mut conn = match opened {
-            Ok(opened) => opened.conn,
-            Err(Failure::Driver(error)) => return Err(fail(error)),
-            Err(Failure::Store(error)) => return Err(error),
-        };
+        let fail = migration_error;
+        let mut conn = open(self).await?;
         let lock =
             i64::from_ne_bytes(pair_hash(b"retryproof.migrate", table.as_bytes()).to_ne_bytes());
         execute_text(&mut conn, format!("BEGIN; SELECT pg_advisory_xact_lock({lock})"))
@@ -123,6 +119,27 @@ impl PostgresConfig {
         // Ignore any error: the tables exist even if the connection does not close cleanly.
         let _ = conn.close().await;
         Ok(())
+    }
+}
+
+/// Opens a connection for a migration.
+async fn open(config: &PostgresConfig) -> Result<PgConnection> {
+    match HostSelector::new(config).connect().await {
+        Ok(opened) => Ok(opened.conn),
+        Err(Failure::Driver(error)) => Err(migration_error(error)),
+        Err(Failure::Store(error)) => Err(error),
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the function is an argument of `map_err`")]
+fn migration_error(error: sqlx_core::Error) -> Error {
+    match code(&error).as_deref() {
+        Some("42501" | "3F000") => Error::new(
+            ErrorKind::Unexpected,
+            "the user may not create tables in the first schema of its `search_path`; GRANT it \
+             CREATE there, or apply the shipped SQL as another user",
+        ),
+        _ => classify_at_connect(&error),
     }
 }
 
@@ -155,6 +172,15 @@ async fn meta_rows(conn: &mut PgConnection, table: &str) -> Result<MetaRows, sql
     if !has_versions {
         return Ok(MetaRows::default());
     }
+    read_meta(conn, table, has_records).await
+}
+
+/// Reads the rows of a meta table that exists.
+async fn read_meta(
+    conn: &mut PgConnection,
+    table: &str,
+    has_records: bool,
+) -> Result<MetaRows, sqlx_core::Error> {
     let value = |name| format!("(SELECT value FROM \"{table}_meta\" WHERE name='{name}')");
     let [schema, from, mark] = ["schema", "compatible_from", "identity"].map(value);
     let Some(row) = fetch_row(conn, format!("SELECT {schema},{from},{mark}")).await? else {
@@ -178,8 +204,13 @@ pub(crate) async fn findings(
     conn: &mut PgConnection,
     table: &str,
     secret: Option<&IdentitySecret>,
+    dialect: SqlDialect,
 ) -> Result<Vec<StoreFinding>> {
-    let found = match meta_rows(conn, table).await {
+    let found = match dialect {
+        SqlDialect::Postgres => meta_rows(conn, table).await,
+        SqlDialect::Plain => plain::meta_rows(conn, table).await,
+    };
+    let found = match found {
         Ok(found) => found,
         Err(error) if is_missing_table(&error) => MetaRows::default(),
         Err(error) => return Err(classify_at_connect(&error)),
@@ -189,6 +220,9 @@ pub(crate) async fn findings(
         return Ok(findings);
     }
     findings.extend(other_identities(found.check_secret(secret)));
+    if dialect == SqlDialect::Plain {
+        return Ok(findings);
+    }
     for function in FUNCTIONS {
         let found =
             function.find(conn, table).await.map_err(|error| classify_at_connect(&error))?;
@@ -227,7 +261,11 @@ pub(crate) async fn check(
     conn: &mut PgConnection,
     table: &str,
     secret: Option<&IdentitySecret>,
+    dialect: SqlDialect,
 ) -> Result<ServerInfo> {
+    if dialect == SqlDialect::Plain {
+        return plain::check(conn, table, secret).await;
+    }
     let unreadable = |error: sqlx_core::Error| classify_at_connect(&error);
     let facts = fetch_row(
         conn,
@@ -268,7 +306,7 @@ pub(crate) async fn check(
     if !facts.try_get::<bool, _>(3).map_err(unreadable)? {
         return Err(Error::new(ErrorKind::Unexpected, LACKS_PRIVILEGE).with("table", table));
     }
-    Ok(ServerInfo { reads_committed: facts.try_get(2).map_err(unreadable)? })
+    Ok(ServerInfo::of_postgres(facts.try_get(2).map_err(unreadable)?))
 }
 
 /// Fails if a function is missing. Logs one warning if the database has a lower revision of a

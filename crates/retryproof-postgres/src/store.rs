@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use retryproof_core::config::SqlDialect;
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, ForceAction, ForceRequest, Peeked,
     SharedStore, StoreProfile,
@@ -30,7 +31,7 @@ use crate::record::read_record;
 use crate::statement::bound::BoundStatement;
 use crate::statement::{Statement, StatementTexts};
 use crate::waiters::notify::NotifyTask;
-use crate::waiters::{ANNOUNCE_INTERVAL, FALLBACK_POLL, Waiters};
+use crate::waiters::{ANNOUNCE_INTERVAL, FALLBACK_POLL, POLL, Waiters};
 
 /// A value below every purge bucket.
 pub(crate) const FIRST_BUCKET: i64 = 0;
@@ -81,12 +82,13 @@ impl PostgresStore {
         pool.open_reserved(Instant::now() + config.connect_timeout).await?;
         let record_limits = RecordLimits::new(pool.normal_size());
         let waiters = Arc::new(Waiters::new());
-        let notify_task = match pool.is_direct() {
+        let is_notified = pool.is_direct() && config.dialect == SqlDialect::Postgres;
+        let notify_task = match is_notified {
             true => Some(NotifyTask::start(Arc::clone(pool.hosts()), &table, &waiters).await),
             false => None,
         };
-        let statements = Arc::new(StatementTexts::new(&table));
-        let executor = Arc::new(Executor::new(pool, config.call_timeout));
+        let statements = Arc::new(StatementTexts::new(&table, config.dialect));
+        let executor = Arc::new(Executor::new(pool, config.call_timeout, config.dialect));
         let batcher = CompletionBatcher::new(
             Arc::clone(&executor),
             Arc::clone(&statements),
@@ -350,8 +352,12 @@ impl IdempotencyStore for PostgresStore {
     }
 
     fn profile(&self) -> StoreProfile {
+        let poll = match self.config.dialect {
+            SqlDialect::Postgres => FALLBACK_POLL,
+            SqlDialect::Plain => POLL,
+        };
         StoreProfile::new("postgres")
-            .with_max_poll(max_pause(FALLBACK_POLL))
+            .with_max_poll(max_pause(poll))
             .with_max_value(self.config.max_value)
             .with_identity_secret(self.config.identity_secret.clone())
     }

@@ -36,7 +36,7 @@ use crate::record::hash::identity_hash;
 use recent::RecentHashes;
 
 /// How long a waiter pauses between two reads of its record when no notifications arrive (ACQ-4).
-const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
+pub(crate) const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
 /// How long a waiter pauses between two reads when notifications arrive. Polling is then only a
 /// fallback.
 pub(crate) const FALLBACK_POLL: Backoff =

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use retryproof::config::{self, Pooler, Synchronous};
+use retryproof::config::{self, Pooler, SqlDialect, Synchronous};
 use retryproof::{CompletionFailurePolicy, FingerprintMode, IdempotencyConfig};
 use serde_json::json;
 
@@ -109,6 +109,10 @@ fn value_of(config: &IdempotencyConfig, key: &str) -> Option<String> {
             Pooler::Detect => "detect",
             Pooler::Session => "session",
             Pooler::Transaction => "transaction",
+        })),
+        "postgres.dialect" => optional(config.postgres.dialect.map(|dialect| match dialect {
+            SqlDialect::Postgres => "postgres",
+            SqlDialect::Plain => "plain",
         })),
         "mysql.table-name" => optional(config.mysql.table_name.as_ref()),
         "mysql.max-connections" => optional(config.mysql.max_connections),

@@ -122,7 +122,12 @@ fn schema(config: &IdempotencyConfig) -> Result<Option<String>, VerbError> {
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => {
             let table = table(url, config.postgres.table_name.as_deref());
-            Ok(Some(retryproof::postgres::schema_sql(&table)?))
+            let is_plain = config.postgres.dialect == Some(retryproof::config::SqlDialect::Plain)
+                || named(url, "dialect=", None) == Some("plain");
+            Ok(Some(match is_plain {
+                true => retryproof::postgres::plain_schema_sql(&table)?,
+                false => retryproof::postgres::schema_sql(&table)?,
+            }))
         }
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => {
@@ -172,6 +177,22 @@ fn named<'a>(url: &'a str, option: &str, setting: Option<&'a str>) -> Option<&'a
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn sto_9_the_printed_schema_is_that_of_the_dialect() {
+        let printed = |url: &str, dialect| {
+            let mut config = IdempotencyConfig::default();
+            config.store = Some(url.to_owned());
+            config.postgres.dialect = dialect;
+            schema(&config).ok().flatten().expect("a store with tables")
+        };
+        let plain = printed("postgres://h/d?table=t&dialect=plain", None);
+        assert!(plain.contains("CREATE TABLE") && !plain.contains("FUNCTION"), "{plain}");
+        let dialect = Some(retryproof::config::SqlDialect::Plain);
+        assert_eq!(printed("postgres://h/d?table=t", dialect), plain);
+        assert!(printed("postgres://h/d?table=t", None).contains("FUNCTION"));
+    }
 
     #[test]
     fn id_4_the_examined_place_has_a_name_and_no_password() {

@@ -65,6 +65,21 @@ pub struct PostgresSettings {
     pub max_connections: Option<usize>,
     /// `postgres.pooler`: whether there is a pooler between the store and the server.
     pub pooler: Option<Pooler>,
+    /// `postgres.dialect`: which SQL the store sends to the server.
+    pub dialect: Option<SqlDialect>,
+}
+
+/// Which SQL the PostgreSQL store sends to the server (STO-9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SqlDialect {
+    /// `postgres`: the SQL of PostgreSQL, with functions in the store's schema, notifications and
+    /// advisory locks.
+    #[default]
+    Postgres,
+    /// `plain`: only tables, indexes and single statements that read or write rows. This dialect is
+    /// for other servers that speak PostgreSQL's protocol, and for users who may not create
+    /// functions. Waiters poll.
+    Plain,
 }
 
 /// Whether there is a pooler between the PostgreSQL store and the server.

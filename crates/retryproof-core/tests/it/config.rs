@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use retryproof_core::config::{Pooler, ScopeConfig, StoredStatuses, Synchronous, keys};
+use retryproof_core::config::{Pooler, ScopeConfig, SqlDialect, StoredStatuses, Synchronous, keys};
 use retryproof_core::{CompletionFailurePolicy, ErrorKind, FingerprintMode, IdempotencyConfig};
 
 /// One key: a good value in TOML and in a variable, how to read it from the configuration, and bad
@@ -110,6 +110,8 @@ const ROWS: &[Row] = &[
     Row { key: "postgres.max-connections", toml: "20", variable: "20", arrived: |c| c.postgres.max_connections == Some(20),
           bad_toml: BAD_CONNECTIONS, bad_variable: BAD_CONNECTIONS_VARIABLE },
     Row { key: "postgres.pooler", toml: "'transaction'", variable: "transaction", arrived: |c| c.postgres.pooler == Some(Pooler::Transaction),
+          bad_toml: BAD_WORD, bad_variable: BAD_WORD_VARIABLE },
+    Row { key: "postgres.dialect", toml: "'plain'", variable: "plain", arrived: |c| c.postgres.dialect == Some(SqlDialect::Plain),
           bad_toml: BAD_WORD, bad_variable: BAD_WORD_VARIABLE },
     Row { key: "mysql.table-name", toml: "'r_2'", variable: "r_2", arrived: |c| c.mysql.table_name.as_deref() == Some("r_2"),
           bad_toml: BAD_NAME, bad_variable: BAD_NAME_VARIABLE },

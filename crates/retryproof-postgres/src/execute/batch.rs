@@ -117,9 +117,7 @@ impl CompletionBatcher {
         done: &Completion,
         deadline: Instant,
     ) -> BatchOutcome {
-        // Behind a pooler, each statement is sent as one text with literals, so completions cannot
-        // share a statement.
-        if done.value.len() > LARGE_VALUE || !self.0.executor.is_direct() {
+        if done.value.len() > LARGE_VALUE || !self.0.executor.can_share() {
             return BatchOutcome::Alone(None);
         }
         let (number, mut applied) = {

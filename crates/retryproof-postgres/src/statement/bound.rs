@@ -37,22 +37,31 @@ pub(crate) struct BoundStatement<'a> {
     pub(crate) lists: Vec<ParamList<'a>>,
     /// Settings that are sent in the same transaction, before the text with literals.
     settings: &'static str,
+    /// Whether the statement is sent again if a row stays locked, as after other conflicts.
+    pub(crate) is_patient: bool,
 }
 
 impl<'a> BoundStatement<'a> {
     pub(crate) fn new(sql: Arc<str>, returns: Returns, params: Vec<Param<'a>>) -> Self {
-        Self { sql, returns, params, lists: Vec::new(), settings: "" }
+        Self { sql, returns, params, lists: Vec::new(), settings: "", is_patient: false }
     }
 
     /// Creates a statement that changes many records and returns a row.
     pub(crate) fn on_many(sql: Arc<str>, lists: Vec<ParamList<'a>>) -> Self {
-        Self { sql, returns: Returns::Row, params: Vec::new(), lists, settings: "" }
+        Self { lists, ..Self::new(sql, Returns::Row, Vec::new()) }
     }
 
     /// Adds settings that the statement's own transaction gets on a connection without the store's
     /// settings.
     pub(crate) fn with_settings(mut self, settings: &'static str) -> Self {
         self.settings = settings;
+        self
+    }
+
+    /// Lets the plain dialect send the statement again while an open transaction has locked the
+    /// row.
+    pub(crate) fn with_patience(mut self) -> Self {
+        self.is_patient = true;
         self
     }
 
@@ -126,6 +135,7 @@ impl ParamList<'_> {
 mod tests {
     use std::time::Duration;
 
+    use retryproof_core::config::SqlDialect;
     use retryproof_core::store::Completion;
     use retryproof_core::{Identity, OwnerId};
 
@@ -133,7 +143,7 @@ mod tests {
 
     #[test]
     fn sto_3_literals_are_hex_and_digits_only() {
-        let statements = StatementTexts::new("t");
+        let statements = StatementTexts::new("t", SqlDialect::Postgres);
         let id = Identity::of("a'; DROP TABLE t; --", "\\'$1$$ {} é").unwrap();
         let owner = OwnerId::new();
         let done = Completion::new(b"'$3\\".to_vec().into(), Duration::from_secs(1), None);

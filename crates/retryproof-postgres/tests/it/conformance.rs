@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore, PostgresTx};
-use retryproof_testkit::{Ledger, StoreSetup, Subject};
+use retryproof_testkit::{Ledger, StoreSetup, Subject, SubjectBuilder};
 use sqlx_core::executor::Executor as _;
 use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_postgres::PgPoolOptions;
@@ -34,21 +34,36 @@ impl Ledger<PostgresTx> for Rows {
 
     async fn rows(&self) -> u64 {
         let (mut other, table) = (self.0.stranger().await, self.table());
-        other.run(format!("CREATE TABLE IF NOT EXISTS {table} (what text NOT NULL)")).await;
+        let made = format!(
+            "CREATE TABLE IF NOT EXISTS {table} (what text NOT NULL); GRANT INSERT ON {table} TO \
+             PUBLIC"
+        );
+        other.run(made).await;
         other.number(format!("SELECT count(*) FROM {table}")).await.unsigned_abs()
     }
 }
 
-/// Returns the store on `url`. The test itself creates, damages and drops its tables on `plain`,
+/// Returns the store on `url`. The test itself creates, damages and drops its tables on `direct`,
 /// without a pooler and on one host.
-async fn subject(plain: String, url: String, pooler: Pooler) -> Subject {
-    let table = Arc::new(Table::on(plain.clone()).await);
-    let config = PostgresConfig::from_url(&url).expect("a valid URL");
-    let config = config
-        .with_table_name(&table.name)
-        .with_pooler(pooler)
-        .with_max_connections(8)
-        .with_max_value(2 << 20);
+async fn subject(direct: String, url: String, pooler: Pooler) -> Subject {
+    let table = Table::on(direct).await;
+    let config = PostgresConfig::from_url(&url).expect("a valid URL").with_pooler(pooler);
+    let app = table.url.clone();
+    subject_on(table, config, &app, ()).await.with_wake_ups().build()
+}
+
+/// Returns the store with this configuration on a migrated table. The application's pool for joined
+/// transactions connects to `app`. The subject keeps `proxies` until its end.
+pub(crate) async fn subject_on(
+    table: Table,
+    config: PostgresConfig,
+    app: &str,
+    proxies: impl Send + Sync + 'static,
+) -> SubjectBuilder<PostgresStore> {
+    let table = Arc::new(table);
+    let config =
+        config.with_table_name(&table.name).with_max_connections(8).with_max_value(2 << 20);
+    let direct = table.url.clone();
     let store = PostgresStore::connect(config.clone()).await.expect("the store connects");
     let another = {
         let (config, table) = (config.clone(), Arc::clone(&table));
@@ -62,7 +77,7 @@ async fn subject(plain: String, url: String, pooler: Pooler) -> Subject {
         // When the test subject is dropped, this list drops the tables.
         let tables = parking_lot::Mutex::new(Vec::new());
         move |setup: StoreSetup| {
-            tables.lock().push(Table { url: plain.clone(), name: setup.name.clone() });
+            tables.lock().push(Table { url: direct.clone(), name: setup.name.clone() });
             let config = config.clone().with_table_name(setup.name);
             let config = match setup.secret {
                 Some(secret) => config.with_identity_secret(secret),
@@ -76,8 +91,7 @@ async fn subject(plain: String, url: String, pooler: Pooler) -> Subject {
             }
         }
     };
-    let pool =
-        PgPoolOptions::new().max_connections(2).connect_lazy(&table.url).expect("a valid URL");
+    let pool = PgPoolOptions::new().max_connections(2).connect_lazy(app).expect("a valid URL");
     let rows = Rows(Arc::clone(&table));
     let corrupt = {
         let table = Arc::clone(&table);
@@ -98,6 +112,7 @@ async fn subject(plain: String, url: String, pooler: Pooler) -> Subject {
     let writes = {
         let table = Arc::clone(&table);
         move || {
+            let _ = &proxies;
             let table = Arc::clone(&table);
             async move {
                 let rows = "string_agg(ctid::text||xmin::text||xmax::text, ',' ORDER BY ctid)";
@@ -110,7 +125,6 @@ async fn subject(plain: String, url: String, pooler: Pooler) -> Subject {
     Subject::of(store)
         .with_purge()
         .with_purge_claims()
-        .with_wake_ups()
         .with_inspect()
         .with_force()
         .with_audit()
@@ -119,7 +133,6 @@ async fn subject(plain: String, url: String, pooler: Pooler) -> Subject {
         .with_identities(identities)
         .with_corrupt(corrupt)
         .with_writes(writes)
-        .build()
 }
 
 mod direct {

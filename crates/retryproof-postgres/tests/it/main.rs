@@ -10,6 +10,7 @@ mod join;
 #[cfg(feature = "seal")]
 mod keys;
 mod operate;
+mod plain;
 mod pooler;
 mod round_trips;
 mod schema;

@@ -126,7 +126,8 @@ impl Drop for Table {
                 if let Ok(mut conn) = PgConnection::connect(&url).await {
                     let sql = format!(
                         "DROP TABLE IF EXISTS \"{name}\", \"{name}_meta\", \"{name}_audit\", \
-                         \"{name}_ledger\"; DROP FUNCTION IF EXISTS \"{name}_grant_1\", \"{name}_complete_1\""
+                         \"{name}_ledger\"; DROP FUNCTION IF EXISTS \"{name}_grant_1\", \"{name}_complete_1\", \
+                         \"{name}_conflict\""
                     );
                     let _ = conn.execute(raw_sql(AssertSqlSafe(sql))).await;
                 }

@@ -103,6 +103,10 @@ fn postgres(
         once(url, "pooler", "idempotency.postgres.pooler")?;
         server = server.with_pooler(pooler);
     }
+    if let Some(dialect) = config.postgres.dialect {
+        once(url, "dialect", "idempotency.postgres.dialect")?;
+        server = server.with_dialect(dialect);
+    }
     if let Some(secret) = &config.identity_secret {
         server = server.with_identity_secret(secret.clone());
     }
@@ -200,6 +204,7 @@ mod tests {
         config.postgres.table_name = Some("pay".to_owned());
         config.postgres.max_connections = Some(33);
         config.postgres.pooler = Some(retryproof_core::config::Pooler::Transaction);
+        config.postgres.dialect = Some(retryproof_core::config::SqlDialect::Plain);
         config.mysql.table_name = Some("pay".to_owned());
         config.mysql.max_connections = Some(33);
         config.redis.prefix = Some("pay".to_owned());
@@ -207,7 +212,7 @@ mod tests {
         for (url, all) in [
             (
                 "postgres://h/d",
-                &["\"pay\"", "connections: 33", "Transaction", "call_timeout: 16s"][..],
+                &["\"pay\"", "connections: 33", "Transaction", "Plain", "call_timeout: 16s"][..],
             ),
             (
                 "mysql://h/d",

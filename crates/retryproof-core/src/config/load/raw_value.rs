@@ -7,7 +7,9 @@ use toml::de::DeValue;
 
 use crate::identity::IdentitySecret;
 
-use super::super::{CompletionFailurePolicy, FingerprintMode, Pooler, StoredStatuses, Synchronous};
+use super::super::{
+    CompletionFailurePolicy, FingerprintMode, Pooler, SqlDialect, StoredStatuses, Synchronous,
+};
 
 /// A value before it is parsed.
 pub(super) enum RawValue<'a> {
@@ -88,6 +90,10 @@ impl RawValue<'_> {
 
     pub(super) fn pooler(&self) -> Parsed<Pooler> {
         self.one_of(&[("session", Pooler::Session), ("transaction", Pooler::Transaction)])
+    }
+
+    pub(super) fn dialect(&self) -> Parsed<SqlDialect> {
+        self.one_of(&[("postgres", SqlDialect::Postgres), ("plain", SqlDialect::Plain)])
     }
 
     pub(super) fn statuses(&self) -> Parsed<StoredStatuses> {

@@ -53,6 +53,11 @@ fn parameters() -> Vec<Parameter> {
             "postgres.pooler",
             (&["session", "transaction"], &["", "statement"]),
         ),
+        of(
+            "postgres://h/d?dialect=",
+            "postgres.dialect",
+            (&["postgres", "plain"], &["", "Plain", "cockroach"]),
+        ),
         of("mysql://h/d?table=", "mysql.table-name", NAMES),
         of("mysql://h/d?max-connections=", "mysql.max-connections", CONNECTIONS),
         of("redis://h?prefix=", "redis.prefix", NAMES),

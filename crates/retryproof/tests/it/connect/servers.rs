@@ -41,6 +41,8 @@ async fn cfg_1_sto_1_a_bad_url_of_a_server_is_refused_by_what_is_wrong() {
         ("postgres://app:canary@h/d?table=a-b", "table"),
         ("postgres://app:canary@h/d?max-connections=1", "max-connections"),
         ("postgres://app:canary@h/d?pooler=canary", "pooler"),
+        ("postgres://app:canary@h/d?dialect=canary", "dialect"),
+        ("postgres://app:canary@h,i/d?dialect=plain", "dialect"),
         ("mysql:", "mysql://"),
         ("mysql://app:canary@h:port/d", ""),
         ("mysql://app:canary@h:3306", "database"),
@@ -179,7 +181,7 @@ async fn cfg_1_the_keys_of_redis_reach_the_store() {
 #[tokio::test]
 async fn cfg_1_what_the_url_and_a_key_both_say_is_refused() {
     type Set = fn(&mut IdempotencyConfig);
-    let cases: [(&str, &str, Set); 8] = [
+    let cases: [(&str, &str, Set); 9] = [
         ("postgres://h/d?table=t", "postgres.table-name", |c| {
             c.postgres.table_name = Some("t".to_owned())
         }),
@@ -188,6 +190,9 @@ async fn cfg_1_what_the_url_and_a_key_both_say_is_refused() {
         }),
         ("postgresql://h/d?pooler=session", "postgres.pooler", |c| {
             c.postgres.pooler = Some(retryproof::config::Pooler::Session);
+        }),
+        ("postgres://h/d?dialect=plain", "postgres.dialect", |c| {
+            c.postgres.dialect = Some(retryproof::config::SqlDialect::Plain);
         }),
         ("mysql://h/d?table=t", "mysql.table-name", |c| c.mysql.table_name = Some("t".to_owned())),
         ("mariadb://h/d?max-connections=3", "mysql.max-connections", |c| {
