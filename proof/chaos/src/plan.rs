@@ -13,8 +13,8 @@ usage: chaos [options]
                    keeps when the power fails; swallowed syncs must be noticed
        chaos full [--store sqlite|postgres|mariadb]: what happens on a full disk
        chaos jumps [--store NAME]: what happens when the wall clock of a store jumps
-  --store NAME|URL    sqlite (default), postgres, mariadb, redis, sentinel, cluster: a server of its own, which it
-                      may kill;
+  --store NAME|URL    sqlite (default), postgres, postgres-plain, mariadb, redis, sentinel, cluster: a server of
+                      its own, which it may kill;
                       standby: a PostgreSQL primary with two synchronous standbys; standby-async: with an
                       asynchronous one, whose link is slow;
                       memory: one worker, which is not killed; or the URL of a server that runs

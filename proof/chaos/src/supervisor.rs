@@ -82,7 +82,7 @@ fn possible(store: &str) -> &'static [&'static str] {
             &["kill", "stop", "cut", "one-way", "half-open", "clock", "failover"]
         }
         "cluster" => &["kill", "stop", "clock", "failover", "slots"],
-        "postgres" | "mariadb" | "redis" => {
+        "postgres" | "postgres-plain" | "mariadb" | "redis" => {
             &["kill", "stop", "cut", "one-way", "half-open", "restart", "shutdown", "clock", "jump"]
         }
         url if url.starts_with("sqlite:") => &["kill", "stop", "clock"],
@@ -346,7 +346,8 @@ fn write_manifest(
 ) -> std::io::Result<()> {
     let pushes = ["postgres", "standby", "redis", "sentinel", "cluster"]
         .iter()
-        .any(|store| plan.store.starts_with(store));
+        .any(|store| plan.store.starts_with(store))
+        && !plan.store.contains("plain");
     let manifest = Manifest {
         run: format!("{}-{}", plan.store.split([':', '/']).next().unwrap_or_default(), plan.seed),
         seed: plan.seed,

@@ -38,6 +38,10 @@ type Recipes = (String, Vec<Recipe>);
 pub(super) fn of(store: &str, dir: &Path) -> io::Result<Option<Recipes>> {
     match store {
         "postgres" => postgres(dir).map(Some),
+        // The same server, and the dialect without functions and notifications (STO-9).
+        "postgres-plain" => {
+            postgres(dir).map(|(url, server)| Some((format!("{url}?dialect=plain"), server)))
+        }
         "mariadb" => mariadb(dir).map(Some),
         "redis" => {
             // Redis flushes each write before it answers. With `everysec`, a write waits for a

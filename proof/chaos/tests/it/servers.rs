@@ -29,6 +29,11 @@ fn cmp_1_acq_2_postgres_holds_under_kills_pauses_cuts_and_restarts() {
 }
 
 #[test]
+fn sto_9_cmp_1_acq_2_the_plain_dialect_holds_under_kills_pauses_cuts_and_restarts() {
+    holds("postgres-plain");
+}
+
+#[test]
 fn cmp_1_acq_2_mariadb_holds_under_kills_pauses_cuts_and_restarts() {
     holds("mariadb");
 }
