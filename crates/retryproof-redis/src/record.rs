@@ -241,14 +241,6 @@ mod tests {
 
     const OWNER: OwnerId = OwnerId::from_bytes([7; 16]);
 
-    #[test]
-    fn cmp_8_a_number_has_only_digits() {
-        assert_eq!(decimal(b"0190", "token").unwrap(), 190);
-        for wrong in [&b"1:"[..], b"/1", b"-1", b"18446744073709551616"] {
-            assert!(decimal(wrong, "token").is_err(), "{wrong:?}");
-        }
-    }
-
     fn note() -> HolderNote {
         HolderNote::new(OWNER, Duration::from_secs(30), None, "host:1")
     }
@@ -353,6 +345,7 @@ mod tests {
             (3, b'X', "state"),
             (3, b'T', "state"),
             (20, b'-', "token"),
+            (20, b':', "token"),
             (35, b'x', "token"),
             (36, 0x80, "takeovers"),
             (36, 0xff, "takeovers"),

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Nemesis`]: makes the faults, and ends them.
+//!
+//! This file is over 400 lines long because the order in which faults are drawn, made and ended is
+//! one story, which a reader of a run needs in one place.
 
 use std::collections::HashMap;
 use std::io;

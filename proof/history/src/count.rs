@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Counts`]: counts calls, faults and races, and checks that there were enough for a valid run.
+//!
+//! This file is over 400 lines long because each count stands beside its minimum.
 
 use crate::event::{Fun, Manifest, Said};
 use crate::rules::pace::MEDIAN_OF;

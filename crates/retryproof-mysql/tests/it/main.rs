@@ -2,6 +2,7 @@
 //! The MySQL store on a real MariaDB: the conformance kit, and behaviour that the kit does not
 //! test.
 
+mod conflicts;
 mod conformance;
 mod diagnose;
 mod join;

@@ -3,7 +3,6 @@
 //! error that names the remedy and shows no key or password (ID-4), nothing is half-written, and
 //! the store recovers without a restart.
 
-mod conflicts;
 mod far;
 mod lines;
 mod refused;
