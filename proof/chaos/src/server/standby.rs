@@ -22,8 +22,8 @@ const BESIDE_MS: u64 = 1_500;
 /// By how much, in milliseconds, the link to an asynchronous standby delays the primary's writes.
 const DELAY_MS: u64 = 150;
 
-/// How much longer than the delay, in milliseconds, a write may need to reach the standby: on a busy
-/// machine, the processes that send and receive it wait for their turn.
+/// How much longer than the delay, in milliseconds, a write may need to reach the standby. At the
+/// kill, the standby has received all that was written before the failover began.
 const SLACK_MS: u64 = 500;
 
 /// How long, in milliseconds, a standby may need to connect over its delayed link.
@@ -172,6 +172,22 @@ impl Group {
         Ok(())
     }
 
+    /// Waits until each standby has received what the primary had written at the beginning.
+    fn until_received(&self) -> io::Result<()> {
+        let written = self.servers.sql(self.primary, "SELECT pg_current_wal_flush_lsn()")?;
+        let has_it = format!("SELECT pg_last_wal_receive_lsn() >= '{written}'");
+        let until = mono::now() + LINKED_MS * MS;
+        for standby in (0..self.servers.count()).filter(|node| *node != self.primary) {
+            while self.servers.sql(standby, &has_it)? != "t" {
+                if mono::now() > until {
+                    return Err(io::Error::other("a standby did not receive what was written"));
+                }
+                mono::rest(20);
+            }
+        }
+        Ok(())
+    }
+
     /// Ends the primary, promotes a standby, and makes the old primary a standby of the new one.
     /// Before that, an old primary that was killed runs beside the new one. Without a standby, it
     /// acknowledges nothing if copies are synchronous. If they are not, a process that cannot reach
@@ -180,8 +196,10 @@ impl Group {
         let old = self.primary;
         match end {
             End::Killed => {
-                // What is under way to the standby is lost with its sender.
+                // What is under way to the standby is lost with its sender. On a busy machine, a copy
+                // that has just begun to receive may be further behind than the link.
                 if let Some(link) = self.links.get(old) {
+                    self.until_received()?;
                     link.set_broken(true);
                 }
                 self.servers.kill(old)?;

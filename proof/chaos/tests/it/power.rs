@@ -50,12 +50,18 @@ fn cmp_1_cmp_7_normal_loses_only_the_last_commits() {
     assert!(count(&said, "lost") > 0, "the losses are too small to lose a commit: {said}");
 }
 
-/// The run ends early if a loss damages a file so that no process can continue with it.
+/// A run ends early if a loss damages a file so that no process can continue with it. A run on a
+/// busy machine writes so few records that it may lose none of them by chance. In about one run of
+/// thirty it did, so the test makes up to ten.
 #[test]
 fn cmp_1_a_disk_that_swallows_syncs_is_noticed() {
     for which in ["all", "folders"] {
-        let (code, said) = losses(32, &["--swallow", which]);
-        assert_eq!(code, Some(1), "{said}");
-        assert!(count(&said, "lost") + count(&said, "damaged files") > 0, "{said}");
+        let is_noticed = |_| {
+            let (code, said) = losses(32, &["--swallow", which]);
+            let is_lost = count(&said, "lost") + count(&said, "damaged files") > 0;
+            assert_eq!(code, Some(i32::from(is_lost)), "{said}");
+            is_lost
+        };
+        assert!((0..10).any(is_noticed), "{which}");
     }
 }
