@@ -247,6 +247,21 @@ fn s6_a_failover_in_the_middle_of_a_slot_move_may_lose_records_of_any_age() {
 }
 
 #[test]
+fn s14_a_slot_move_prolongs_a_lease_by_no_more_than_it_took() {
+    let left = |ms: u64| {
+        format!(
+            "0-2 acquire A granted 1 lease=250
+             100 moved since=80
+             p2 205-206 acquire B busy 1 left={ms}"
+        )
+    };
+    assert!(broken(&left(47)).is_empty());
+    assert!(broken(&left(66)).is_empty());
+    assert_eq!(broken(&left(70)), ["S14"]);
+    assert_eq!(broken(&left(66).replace("100 moved since=80", "")), ["S14"]);
+}
+
+#[test]
 fn s13_the_newest_token_may_be_one_that_a_failover_has_lost() {
     let lost = "0-2 acquire A granted 1
         120-122 acquire B took_over 4
