@@ -63,8 +63,8 @@ impl Executor {
     /// Runs one statement in autocommit. If the connection is dead, or the primary moves while the
     /// statement runs, replaces the connection once. If the statement conflicts with another one,
     /// sends the statement again; in the plain dialect, until the call's time is over (STO-9). The
-    /// server can report a conflict at the commit, after the statement's row. Every statement of the
-    /// store is safe to repeat, because a holder's writes are fenced by owner (ACQ-9, CMP-3).
+    /// server can report a conflict at the commit, after the statement's row. Every statement of
+    /// the store is safe to repeat, because a holder's writes are fenced by owner (ACQ-9, CMP-3).
     pub(crate) async fn run(
         &self,
         priority: CallPriority,

@@ -283,8 +283,8 @@ impl Statement {
             // OPS-3, OPS-4: like `Complete`, but sets a new owner, and is fenced like
             // `ForceRelease`. If no fingerprint is bound, the row keeps the grant's fingerprint.
             // The purge bucket is not rounded, because operators resolve few records. Binds: 1
-            // scope, 2 key, 3 token, 4 `even_if_live`, 5 owner, 6 ttl, 7 fp, 8 result, 9 message (not
-            // in the plain dialect).
+            // scope, 2 key, 3 token, 4 `even_if_live`, 5 owner, 6 ttl, 7 fp, 8 result, 9 message
+            // (not in the plain dialect).
             Self::ForceResolve => concat!(
                 "UPDATE \"retryproof_records\" SET \
                  state=1,owner=$5,holder=NULL,expires_at=clock_timestamp()+$6::bigint*interval '1 \

@@ -135,8 +135,8 @@ impl Workers {
         Ok(self.out.join(log::name(proc, incarnation)))
     }
 
-    /// Waits until each worker has begun to call, for at most [`BEGUN_MS`]. Until then, a fault hits
-    /// nothing, and a busy machine needs many seconds to start all workers.
+    /// Waits until each worker has begun to call, for at most [`BEGUN_MS`]. Until then, a fault
+    /// hits nothing, and a busy machine needs many seconds to start all workers.
     pub(crate) fn until_begun(&mut self) -> io::Result<()> {
         let until = mono::now() + BEGUN_MS * MS;
         for proc in (1..).take(self.slots.len()) {

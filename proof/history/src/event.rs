@@ -239,9 +239,9 @@ pub struct Event {
     /// An operator's call: whether it may end a live lease.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub even_if_live: bool,
-    /// Lag: the time since which the process did not run. Moved: the time since which the slot moved. An operator's call: when the operator saw
-    /// the token. A fault's end: the time since which something was really wrong; left out if
-    /// nothing was.
+    /// Lag: the time since which the process did not run. Moved: the time since which the slot
+    /// moved. An operator's call: when the operator saw the token. A fault's end: the time since
+    /// which something was really wrong; left out if nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ns: Option<u64>,
     /// A fault's end: the time until which something was really wrong.
@@ -257,8 +257,8 @@ pub struct Event {
     /// Fault: by how much it moved the clock that decides expiry, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_us: Option<i64>,
-    /// Fault: its name. Dump: the number of the value's bytes. Failed calls: the error. Acquire: how
-    /// it was sent. Proc: the number of threads.
+    /// Fault: its name. Dump: the number of the value's bytes. Failed calls: the error. Acquire:
+    /// how it was sent. Proc: the number of threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }

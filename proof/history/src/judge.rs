@@ -122,9 +122,9 @@ pub fn judge(run: &Run) -> Judgement {
     Judgement { violations, losses, counts, shares, unsearched, pauses }
 }
 
-/// Returns whether the violation follows from acknowledged writes that a failover lost: no violation
-/// of the rule is left if the calls that the failover may have undone had got no answer. If the
-/// story also lost an older write, the violation stays.
+/// Returns whether the violation follows from acknowledged writes that a failover lost: no
+/// violation of the rule is left if the calls that the failover may have undone had got no answer.
+/// If the story also lost an older write, the violation stays.
 fn is_explained(run: &Run, violation: &Violation) -> bool {
     let story = violation.story.and_then(|at| run.stories.get(at));
     let Some(rest) = story.and_then(|story| run.without_losses(story)) else { return false };

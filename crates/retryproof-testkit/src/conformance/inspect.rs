@@ -46,8 +46,8 @@ pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
     );
 }
 
-/// The summary of a record whose lease or ttl is over shows the time since its end, if the store can
-/// determine it. The summary of a live record shows none.
+/// The summary of a record whose lease or ttl is over shows the time since its end, if the store
+/// can determine it. The summary of a live record shows none.
 pub async fn sto_2_an_operator_sees_when_a_record_ended(s: &Subject) {
     let (held, done) = (s.id("held"), s.id("done"));
     let holder = s.caller(&held);

@@ -89,8 +89,9 @@ impl Slots {
     }
 
     /// Notes that a shard's primary fails over, and may lose what it has acknowledged since then.
-    /// Every move, even one that has just ended, begins again afterwards: the shard's replica may not
-    /// know of it, and then no node serves the slot. Returns how many moves the failover interrupts.
+    /// Every move, even one that has just ended, begins again afterwards: the shard's replica may
+    /// not know of it, and then no node serves the slot. Returns how many moves the failover
+    /// interrupts.
     pub(super) fn strike(&mut self, shard: usize, since: u64) -> u32 {
         let mut struck = 0;
         for one in &mut self.moves {
@@ -107,9 +108,9 @@ impl Slots {
 
 impl Nemesis<'_> {
     /// Begins to move the slots of some keys in use from one shard to another. As with `redis-cli`,
-    /// no slot moves in another direction meanwhile: the nodes' claims on slots are ordered by epochs
-    /// that each node increments by itself, so a claim on one slot could undo a move of another, and
-    /// delete the slot's keys.
+    /// no slot moves in another direction meanwhile: the nodes' claims on slots are ordered by
+    /// epochs that each node increments by itself, so a claim on one slot could undo a move of
+    /// another, and delete the slot's keys.
     pub(super) fn move_slots(&mut self) -> bool {
         let (Some(cluster), None) =
             (self.server.as_deref_mut().and_then(Server::cluster), self.outage)

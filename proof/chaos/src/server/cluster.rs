@@ -171,8 +171,8 @@ impl Cluster {
 
     /// Begins to move a slot between two shards: the source sends callers of the keys that it does
     /// not have to the target. May be repeated, also after the source or the target has failed over
-    /// (`again`). A target that was importing the slot when the source failed over knows no owner of
-    /// the slot from then on, and refuses every call until it is told of the new source.
+    /// (`again`). A target that was importing the slot when the source failed over knows no owner
+    /// of the slot from then on, and refuses every call until it is told of the new source.
     pub(crate) fn begin_move(
         &mut self,
         slot: u16,
@@ -238,8 +238,8 @@ impl Cluster {
         Ok(moved.into_iter().map(|(slot, _)| slot).collect())
     }
 
-    /// Sends CLUSTER SETSLOT to a node. Returns `false` if it is refused with an error that contains
-    /// `done`, because there is nothing to do.
+    /// Sends CLUSTER SETSLOT to a node. Returns `false` if it is refused with an error that
+    /// contains `done`, because there is nothing to do.
     fn set(&mut self, node: usize, slot: u16, words: &[&str], done: &str) -> io::Result<bool> {
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SETSLOT").arg(slot).arg(words);

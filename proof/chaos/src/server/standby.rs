@@ -196,8 +196,8 @@ impl Group {
         let old = self.primary;
         match end {
             End::Killed => {
-                // What is under way to the standby is lost with its sender. On a busy machine, a copy
-                // that has just begun to receive may be further behind than the link.
+                // What is under way to the standby is lost with its sender. On a busy machine, a
+                // copy that has just begun to receive may be further behind than the link.
                 if let Some(link) = self.links.get(old) {
                     self.until_received()?;
                     link.set_broken(true);

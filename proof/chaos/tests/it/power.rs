@@ -51,8 +51,8 @@ fn cmp_1_cmp_7_normal_loses_only_the_last_commits() {
 }
 
 /// A run ends early if a loss damages a file so that no process can continue with it. A run on a
-/// busy machine writes so few records that it may lose none of them by chance. In about one run of
-/// thirty it did, so the test makes up to ten.
+/// busy machine writes so few records that it may lose none of them by chance, as one did in the
+/// gate. So the test makes up to ten runs.
 #[test]
 fn cmp_1_a_disk_that_swallows_syncs_is_noticed() {
     for which in ["all", "folders"] {

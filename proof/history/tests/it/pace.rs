@@ -8,8 +8,8 @@ use crate::script::{broken, manifest, run_of};
 /// The longest poll in the histories, plus the delay that a timer may have.
 const BOUND: u64 = 50 + 10;
 
-/// The bound for half of the notified waits: that of the manifest, plus the median time of an answer
-/// in [`completed`].
+/// The bound for half of the notified waits: that of the manifest, plus the median time of an
+/// answer in [`completed`].
 const WAKE: u64 = 5 + 2;
 
 /// Returns twenty identities: `late` of them have a wait that ends `by` ms too late, and the others

@@ -18,8 +18,8 @@ use crate::support::{DAY, Stranger, Table, completion, execute, grant, hex, id, 
 
 const BRIEF: Duration = Duration::from_millis(10);
 
-/// How often a test tries to commit while the store's statement waits for the row. On a busy machine,
-/// that wait, which is limited to 250 ms, may end first.
+/// How often a test tries to commit while the store's statement waits for the row. On a busy
+/// machine, that wait, which is limited to 250 ms, may end first.
 const TRIES: usize = 40;
 
 /// Waits until a statement of the role waits for a lock on the table, or until `task` has ended.

@@ -54,7 +54,7 @@ fn in_database(name: &str) -> String {
     format!("{server}/{name}")
 }
 
-/// Nobody but a superuser may create a function, in any language, or run a `DO` block.
+/// Only a superuser may create a function, in any language, or run a `DO` block.
 fn setup() -> String {
     format!(
         "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname='{ROLE}') THEN CREATE ROLE \
