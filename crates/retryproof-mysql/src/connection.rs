@@ -26,7 +26,7 @@ use crate::statement::{Statement, StatementTexts, arguments};
 const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION \
      innodb_lock_wait_timeout=1, autocommit=1, \
      sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; SELECT \
-     VERSION(),CAST(@@max_allowed_packet AS SIGNED)";
+     VERSION(),CAST(@@max_allowed_packet AS SIGNED),CONCAT(@@hostname,':',@@port)";
 
 /// What the store needs to know about the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +58,9 @@ pub(crate) struct StatementResult {
 pub(crate) struct Connection {
     driver: MySqlConnection,
     pub(crate) server: ServerInfo,
+    /// The host name and the port that the server itself reports. Behind one address, they tell one
+    /// server from another (STO-10).
+    pub(crate) node: String,
 }
 
 impl Connection {
@@ -88,11 +91,12 @@ impl Connection {
         })?;
         let version: String = row.try_get(0).map_err(classify)?;
         let max_packet: i64 = row.try_get(1).map_err(classify)?;
+        let node: String = row.try_get(2).map_err(classify)?;
         let server = ServerInfo {
             returning: has_returning(&version)?,
             max_packet: usize::try_from(max_packet).unwrap_or(0),
         };
-        Ok(Self { driver, server })
+        Ok(Self { driver, server, node })
     }
 
     /// Runs one statement. Takes one round trip if the connection has already prepared the

@@ -235,7 +235,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1290 | 1836 | 1792 | 3100 => (
             ReadOnly,
             Unavailable,
-            "the server is read-only; name the primary in the URL, or end the read-only mode",
+            "the server is read-only; let the address in the URL lead to the primary, or end the \
+             read-only mode",
         ),
         1114 | 1021 | 1041 | 1037 | 1038 | 1030 | 3019 | 1534 => (
             ReadOnly,
@@ -402,6 +403,8 @@ mod tests {
             (1146, "42S02", Recovery::None, ErrorKind::Schema),
             (1142, "42000", Recovery::None, ErrorKind::Unexpected),
             (1290, "HY000", Recovery::ReadOnly, ErrorKind::Unavailable),
+            (1792, "25006", Recovery::ReadOnly, ErrorKind::Unavailable),
+            (1836, "HY000", Recovery::ReadOnly, ErrorKind::Unavailable),
             (1114, "HY000", Recovery::ReadOnly, ErrorKind::Full),
             (1021, "HY000", Recovery::ReadOnly, ErrorKind::Full),
             (1153, "08S01", Recovery::RetryOnNewConnection, ErrorKind::TooLarge),

@@ -5,6 +5,7 @@
 mod conflicts;
 mod conformance;
 mod diagnose;
+mod failover;
 mod join;
 mod operate;
 mod round_trips;

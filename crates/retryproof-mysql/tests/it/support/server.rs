@@ -106,6 +106,10 @@ impl Server {
         }
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     pub(crate) fn url(&self, user: &str, password: &str) -> String {
         let database = if user == "root" { "mysql" } else { "app" };
         format!("mysql://{user}:{password}@127.0.0.1:{}/{database}", self.port)
