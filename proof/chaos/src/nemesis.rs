@@ -55,6 +55,9 @@ const SHUTDOWN_EVERY: u64 = 18_000;
 const FAILOVER_EVERY: u64 = 30_000;
 /// The mean time between two failovers that lose nothing.
 const SAFE_FAILOVER_EVERY: u64 = 6_000;
+/// A MariaDB primary has one replica. After a failover, calls get no answer until the old primary is
+/// its replica.
+const REPLICA_FAILOVER_EVERY: u64 = 12_000;
 /// A shard of a cluster is complete again sooner than a group behind Sentinel.
 const SHARD_FAILOVER_EVERY: u64 = 10_000;
 const SLOTS_EVERY: u64 = 1_200;
@@ -200,6 +203,11 @@ impl<'a> Nemesis<'a> {
             // A worker is stopped for about as long as a lease. If leases are short, stops can
             // therefore be more frequent.
             "stop" => self.stop_every().min(self.lease_ms.1).max(150),
+            "failover"
+                if self.server.as_ref().is_some_and(|server| server.url().starts_with("mysql")) =>
+            {
+                REPLICA_FAILOVER_EVERY
+            }
             "failover" if self.server.as_ref().is_some_and(|server| !server.loses_writes()) => {
                 SAFE_FAILOVER_EVERY
             }

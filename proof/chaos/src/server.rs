@@ -73,7 +73,8 @@ pub(crate) struct Server {
     dir: PathBuf,
     /// A primary that has ended, until the group is complete again.
     deposed: Option<Deposed>,
-    /// A PostgreSQL primary with standbys, instead of the processes.
+    /// A PostgreSQL primary with standbys, or a MariaDB primary with a replica, instead of the
+    /// processes.
     standby: Option<Standby>,
     cluster: Option<Cluster>,
     /// Delays what the nodes of the cluster send to their replicas.
@@ -81,14 +82,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a PostgreSQL primary with its standbys. Every second node has the clock `ahead`.
-    /// Returns `None` for any other store.
+    /// Starts a PostgreSQL primary with its standbys, of which every second node has the clock
+    /// `ahead`, or a MariaDB primary with its replica. Returns `None` for any other store.
     pub(crate) fn group(
         store: &str,
         dir: &Path,
         ahead: Option<&WallClock>,
     ) -> io::Result<Option<Self>> {
-        let Some(standby) = Standby::start(store, ahead)? else { return Ok(None) };
+        let Some(standby) = Standby::start(store, dir, ahead)? else { return Ok(None) };
         let (url, processes) = (standby.url.clone(), Vec::new());
         let (dir, standby) = (dir.to_path_buf(), Some(standby));
         Ok(Some(Self { url, processes, dir, deposed: None, standby, cluster: None, _front: None }))
@@ -297,6 +298,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // The servers of a group may write until their thread has ended.
+        self.standby = None;
         for process in self.processes.iter_mut().rev() {
             let _ = process.end(End::Killed);
         }

@@ -78,7 +78,7 @@ fn possible(store: &str) -> &'static [&'static str] {
         "memory" => &["stop", "lose", "clock"],
         "sqlite" => &["kill", "stop", "clock", "jump", "lose"],
         "sentinel" => &["kill", "stop", "cut", "one-way", "half-open", "clock", "jump", "failover"],
-        "standby" | "standby-async" => {
+        "standby" | "standby-async" | "mariadb-standby" | "mariadb-standby-async" => {
             &["kill", "stop", "cut", "one-way", "half-open", "clock", "failover"]
         }
         "cluster" => &["kill", "stop", "clock", "failover", "slots"],
@@ -333,7 +333,7 @@ fn poll_ms(store: &str) -> u64 {
         // No waiter has to poll, because every change happens in the waiter's own process.
         "memory" => 0,
         "sqlite" => 24,
-        "mariadb" | "mysql" => 48,
+        "mariadb" | "mariadb-standby" | "mariadb-standby-async" | "mysql" => 48,
         _ => 60,
     }
 }

@@ -136,7 +136,8 @@ async fn sto_10_a_server_that_turns_read_only_during_a_call_is_left_and_nothing_
     let fresh = engine.execute(context(CANARY), act).await.expect("executed");
     assert_eq!(fresh, Outcome::Executed("result".to_owned()));
     assert_eq!(runs.load(Ordering::SeqCst), 3);
-    let left = "SELECT CAST(COUNT(*) AS SIGNED) FROM information_schema.PROCESSLIST WHERE USER='app'";
+    let left =
+        "SELECT CAST(COUNT(*) AS SIGNED) FROM information_schema.PROCESSLIST WHERE USER='app'";
     let left = old.root().await.fetch_one(left).await.expect("answered").get::<i64, _>(0);
     assert_eq!(left, 0, "connections to the old primary");
 }

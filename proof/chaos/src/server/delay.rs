@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Delay`]: a link to a server on which everything arrives late, and which can break with all
-//! that is under way.
+//! [`Delay`]: a link to a server on which everything arrives late, which can break with all that is
+//! under way, and which can lead to another server.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -16,6 +16,8 @@ use tokio::time::{Duration, Instant, sleep_until};
 /// A link with a port of its own, which ends when it is dropped.
 pub(super) struct Delay {
     pub(super) port: u16,
+    /// The port of the server.
+    target: Arc<AtomicU16>,
     is_broken: Arc<AtomicBool>,
     /// The number of open connections.
     open: Arc<AtomicUsize>,
@@ -32,8 +34,9 @@ impl Delay {
         let (breaks, broken) = watch::channel(());
         let is_broken = Arc::new(AtomicBool::new(false));
         let open = Arc::new(AtomicUsize::new(0));
+        let target = Arc::new(AtomicU16::new(port));
         let (refuses, counts) = (Arc::clone(&is_broken), Arc::clone(&open));
-        let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let leads_to = Arc::clone(&target);
         std::thread::spawn(move || {
             runtime.block_on(async {
                 let mut ends = broken.clone();
@@ -42,6 +45,8 @@ impl Delay {
                         let Ok((client, _)) = listener.accept().await else { continue };
                         if !refuses.load(Ordering::SeqCst) {
                             let (broken, counts) = (broken.clone(), Arc::clone(&counts));
+                            let port = leads_to.load(Ordering::SeqCst);
+                            let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
                             tokio::spawn(async move {
                                 counts.fetch_add(1, Ordering::SeqCst);
                                 connection(client, target, delay, broken).await;
@@ -58,7 +63,12 @@ impl Delay {
                 }
             });
         });
-        Ok(Self { port: own, is_broken, open, breaks })
+        Ok(Self { port: own, target, is_broken, open, breaks })
+    }
+
+    /// Lets new connections lead to another server. Open ones stay with theirs.
+    pub(super) fn lead_to(&self, port: u16) {
+        self.target.store(port, Ordering::SeqCst);
     }
 
     /// Returns whether a connection is open.

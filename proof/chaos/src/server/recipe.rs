@@ -106,7 +106,23 @@ fn postgres(dir: &Path) -> io::Result<Recipes> {
 }
 
 fn mariadb(dir: &Path) -> io::Result<Recipes> {
-    let (port, dir) = (free_port()?, dir.join("mariadb"));
+    let init = "CREATE DATABASE IF NOT EXISTS retryproof;\n\
+                CREATE USER IF NOT EXISTS 'retryproof'@'%' IDENTIFIED BY 'secret';\n\
+                GRANT ALL PRIVILEGES ON *.* TO 'retryproof'@'%';\n";
+    let recipe = mariadb_node("mariadb", dir, init, &["--max-connections=300"])?;
+    let url = format!("mysql://retryproof:secret@127.0.0.1:{}/retryproof", recipe.port);
+    Ok((url, vec![recipe]))
+}
+
+/// Returns the recipe of a MariaDB server, which runs the statements in `init` at each start before
+/// it listens.
+pub(super) fn mariadb_node(
+    name: &str,
+    dir: &Path,
+    init: &str,
+    settings: &[&str],
+) -> io::Result<Recipe> {
+    let (port, dir) = (free_port()?, dir.join(name));
     let at = |name: &str| dir.join(name).display().to_string();
     let data = format!("--datadir={}", at("data"));
     let prepare = words(&[
@@ -120,10 +136,7 @@ fn mariadb(dir: &Path) -> io::Result<Recipes> {
         "--skip-test-db",
         "--skip-name-resolve",
     ]);
-    let init = "CREATE DATABASE IF NOT EXISTS retryproof;\n\
-                CREATE USER IF NOT EXISTS 'retryproof'@'%' IDENTIFIED BY 'secret';\n\
-                GRANT ALL PRIVILEGES ON *.* TO 'retryproof'@'%';\n";
-    let command = words(&[
+    let mut command = words(&[
         &program("mariadbd")?,
         "--no-defaults",
         &data,
@@ -134,11 +147,11 @@ fn mariadb(dir: &Path) -> io::Result<Recipes> {
         &format!("--tmpdir={}", at("")),
         &format!("--init-file={}", at("init.sql")),
         "--skip-name-resolve",
-        "--max-connections=300",
         "--innodb-flush-log-at-trx-commit=1",
     ]);
-    let recipe = Recipe {
-        name: "mariadb".into(),
+    command.extend(words(settings));
+    Ok(Recipe {
+        name: name.into(),
         port,
         user: user(&["mysql", "nobody"])?,
         files: vec![("init.sql", init.into())],
@@ -146,8 +159,7 @@ fn mariadb(dir: &Path) -> io::Result<Recipes> {
         command,
         shut_down: Signal::TERM,
         dir,
-    };
-    Ok((format!("mysql://retryproof:secret@127.0.0.1:{port}/retryproof"), vec![recipe]))
+    })
 }
 
 /// Returns the recipe of a Redis server with an append-only file. The settings in `role` come last

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Standby`]: a PostgreSQL primary with its standbys, which fails over again and again. A thread
-//! makes the steps, because some take seconds. The servers die with that thread.
+//! [`Standby`]: a PostgreSQL primary with its standbys, or a MariaDB primary with its replica, which
+//! fails over again and again. A thread makes the steps, because some take seconds. The servers die
+//! with that thread.
+
+mod mariadb;
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -15,6 +19,7 @@ use super::delay::Delay;
 use super::{End, FailOver};
 use crate::clocks::WallClock;
 use crate::mono::{self, MS};
+use mariadb::MariadbGroup;
 
 /// For how long, in milliseconds, an old primary runs beside the new one.
 const BESIDE_MS: u64 = 1_500;
@@ -39,7 +44,19 @@ struct State {
     moved_ns: i64,
 }
 
-/// A group of PostgreSQL servers.
+/// A primary and the servers that can take its place.
+trait FailsOver {
+    /// Returns the URL that workers use.
+    fn url(&self) -> String;
+
+    /// Returns the ports in the URL.
+    fn ports(&self) -> Vec<u16>;
+
+    /// Ends the primary, promotes another server, and makes the old primary a copy of the new one.
+    fn fail_over(&mut self, end: End, state: &Mutex<State>) -> io::Result<()>;
+}
+
+/// A group of servers, and the thread that makes its failovers.
 pub(super) struct Standby {
     pub(super) url: String,
     pub(super) ports: Vec<u16>,
@@ -51,13 +68,17 @@ pub(super) struct Standby {
 }
 
 impl Standby {
-    /// Starts the group of a store with this name. With synchronous copies, it has two standbys, so
-    /// that one is left after a failover. Every second node has the clock `ahead`. Returns `None`
-    /// for any other store.
-    pub(super) fn start(store: &str, ahead: Option<&WallClock>) -> io::Result<Option<Self>> {
-        let (standbys, how) = match store {
-            "standby" => (2, Replication::Synchronous),
-            "standby-async" => (1, Replication::Asynchronous),
+    /// Starts the group of a store with this name, with its data in `dir` or in a folder of its own.
+    /// With synchronous copies, PostgreSQL has two standbys, so that one is left after a failover.
+    /// Every second node of PostgreSQL has the clock `ahead`. Returns `None` for any other store.
+    pub(super) fn start(
+        store: &str,
+        dir: &Path,
+        ahead: Option<&WallClock>,
+    ) -> io::Result<Option<Self>> {
+        let how = match store {
+            "standby" | "mariadb-standby" => Replication::Synchronous,
+            "standby-async" | "mariadb-standby-async" => Replication::Asynchronous,
             _ => return Ok(None),
         };
         let (ends, commands) = channel();
@@ -66,20 +87,27 @@ impl Standby {
             Arc::new(Mutex::new(State { how_far: Ok(FailOver::Whole), died: None, moved_ns: 0 }));
         let shared = Arc::clone(&state);
         let ahead = ahead.map(|clock| (clock.preload().variables(), clock.ahead_ns()));
-        let thread = thread::spawn(move || match Group::start(standbys, how, ahead) {
-            Ok(group) => {
-                let ports = (0..group.servers.count()).map(|node| group.servers.port(node));
-                let _ = ready.send(Ok((group.servers.url(), ports.collect())));
-                serve(group, &commands, &shared);
+        let (is_mariadb, dir) = (store.starts_with("mariadb"), dir.to_path_buf());
+        let thread = thread::spawn(move || {
+            let group: io::Result<Box<dyn FailsOver>> = if is_mariadb {
+                MariadbGroup::start(&dir, how).map(|group| Box::new(group) as _)
+            } else {
+                Group::start(how, ahead).map(|group| Box::new(group) as _)
+            };
+            match group {
+                Ok(group) => {
+                    let _ = ready.send(Ok((group.url(), group.ports())));
+                    serve(group, &commands, &shared);
+                }
+                Err(error) => drop(ready.send(Err(error))),
             }
-            Err(error) => drop(ready.send(Err(error))),
         });
         let (url, ports) = started.recv().map_err(io::Error::other)??;
         Ok(Some(Self { url, ports, how, state, ends: Some(ends), thread: Some(thread) }))
     }
 
     /// Returns how long before the end of a primary, in milliseconds, an acknowledged write may be
-    /// lost. A primary that is shut down first waits for its standbys.
+    /// lost. A primary that is shut down or demoted first waits for its standbys.
     pub(super) fn loses_ms(&self, end: End) -> Option<u64> {
         let loses = self.how == Replication::Asynchronous && end == End::Killed;
         loses.then_some(DELAY_MS + SLACK_MS)
@@ -117,14 +145,14 @@ impl Drop for Standby {
     }
 }
 
-fn serve(mut group: Group, ends: &Receiver<End>, state: &Mutex<State>) {
+fn serve(mut group: Box<dyn FailsOver>, ends: &Receiver<End>, state: &Mutex<State>) {
     while let Ok(end) = ends.recv() {
         let done = group.fail_over(end, state);
         state.lock().how_far = done.map(|()| FailOver::Whole);
     }
 }
 
-/// The servers, the number of the primary, and the links on which standbys reach each server.
+/// PostgreSQL servers, the number of the primary, and the links on which standbys reach each server.
 struct Group {
     servers: PostgresGroup,
     how: Replication,
@@ -135,11 +163,8 @@ struct Group {
 }
 
 impl Group {
-    fn start(
-        standbys: usize,
-        how: Replication,
-        ahead: Option<([(String, String); 2], i64)>,
-    ) -> io::Result<Self> {
+    fn start(how: Replication, ahead: Option<([(String, String); 2], i64)>) -> io::Result<Self> {
+        let standbys = if how == Replication::Synchronous { 2 } else { 1 };
         let mut servers = PostgresGroup::start(standbys, how, &[])?;
         if let Some((variables, _)) = &ahead {
             for node in (1..=standbys).step_by(2) {
@@ -186,6 +211,16 @@ impl Group {
             }
         }
         Ok(())
+    }
+}
+
+impl FailsOver for Group {
+    fn url(&self) -> String {
+        self.servers.url()
+    }
+
+    fn ports(&self) -> Vec<u16> {
+        (0..self.servers.count()).map(|node| self.servers.port(node)).collect()
     }
 
     /// Ends the primary, promotes a standby, and makes the old primary a standby of the new one.
