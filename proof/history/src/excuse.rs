@@ -280,7 +280,7 @@ pub const EXCUSES: [Row; 19] = [
         excuse: Excuse::FailOver,
         name: "fail-over",
         what: "a fail-over loses acknowledged writes; what follows is counted as lost",
-        rules: "S1 S2 S3 S4 S5 S6 S9 S13 S17 S18 OPS-3 OPS-4",
+        rules: "S1 S2 S3 S4 S5 S6 S9 S13 S14 S17 S18 OPS-3 OPS-4",
         most: &[
             // After a failover, a group needs about ten seconds to recover. Measured: 67 and 58,
             // with a failover every 20 s.

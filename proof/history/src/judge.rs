@@ -45,8 +45,8 @@ pub struct Judgement {
 
 /// The invariants that a failover without synchronous copies relaxes inside its window, and those
 /// that depend on them.
-const RELAXED: [&str; 11] =
-    ["S1", "S2", "S3", "S4", "S5", "S6", "S9", "S17", "S18", "OPS-3", "OPS-4"];
+const RELAXED: [&str; 12] =
+    ["S1", "S2", "S3", "S4", "S5", "S6", "S9", "S14", "S17", "S18", "OPS-3", "OPS-4"];
 
 /// The rules that take the order of the grants from their tokens.
 const BY_TOKEN: [&str; 9] = ["S1", "S2", "S3", "S5", "S9", "S13", "S17", "L3", "OPS-3"];

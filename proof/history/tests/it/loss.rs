@@ -45,7 +45,7 @@ fn s6_a_call_in_the_window_does_not_excuse_the_loss_of_an_older_write() {
 }
 
 #[test]
-fn s1_s2_s5_s9_what_follows_from_a_lost_grant_is_counted() {
+fn s1_s2_s5_s9_s14_what_follows_from_a_lost_grant_is_counted() {
     for (rules, script) in [
         (
             "a grant is lost, and its token is granted again",
@@ -66,6 +66,13 @@ fn s1_s2_s5_s9_what_follows_from_a_lost_grant_is_counted() {
              10-12 release A done
              11-40 fault loss lossy
              50-51 acquire B busy 1 left=950",
+        ),
+        (
+            "a beat is lost, so the lease ends as if it had not been sent",
+            "0-2 acquire A granted 1 lease=1000
+             500-502 extend A done lease=1000
+             501-540 fault loss lossy
+             600-601 acquire B busy 1 left=400",
         ),
         (
             "a result that was replayed is lost, and another takes its place",
