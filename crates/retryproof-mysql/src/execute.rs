@@ -136,9 +136,9 @@ impl Executor {
                 | Recovery::AwaitReturned => {
                     return Err(failure);
                 }
-                // Another server might be the primary by now, so the next call opens a new connection
-                // to the address (STO-10). The error names this server, because the address may
-                // lead to another one when an operator reads the error.
+                // Another server might be the primary by now, so the next call opens a new
+                // connection to the address (STO-10). The error names this server, because the
+                // address may lead to another one when an operator reads the error.
                 Recovery::ReadOnly => {
                     let Failure { recovery, error } = failure;
                     let error = error.with("server", &lent.connection.node);

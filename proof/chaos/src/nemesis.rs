@@ -55,8 +55,8 @@ const SHUTDOWN_EVERY: u64 = 18_000;
 const FAILOVER_EVERY: u64 = 30_000;
 /// The mean time between two failovers that lose nothing.
 const SAFE_FAILOVER_EVERY: u64 = 6_000;
-/// A MariaDB primary has one replica. After a failover, calls get no answer until the old primary is
-/// its replica.
+/// A MariaDB primary has one replica. After a failover, calls get no answer until the old primary
+/// is its replica.
 const REPLICA_FAILOVER_EVERY: u64 = 12_000;
 /// A shard of a cluster is complete again sooner than a group behind Sentinel.
 const SHARD_FAILOVER_EVERY: u64 = 10_000;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Standby`]: a PostgreSQL primary with its standbys, or a MariaDB primary with its replica, which
-//! fails over again and again. A thread makes the steps, because some take seconds. The servers die
-//! with that thread.
+//! [`Standby`]: a PostgreSQL primary with its standbys, or a MariaDB primary with its replica,
+//! which fails over again and again. A thread makes the steps, because some take seconds. The
+//! servers die with that thread.
 
 mod mariadb;
 
@@ -68,7 +68,7 @@ pub(super) struct Standby {
 }
 
 impl Standby {
-    /// Starts the group of a store with this name, with its data in `dir` or in a folder of its own.
+    /// Starts the group of a store with this name, with its data in `dir` or in its own folder.
     /// With synchronous copies, PostgreSQL has two standbys, so that one is left after a failover.
     /// Every second node of PostgreSQL has the clock `ahead`. Returns `None` for any other store.
     pub(super) fn start(
@@ -152,7 +152,8 @@ fn serve(mut group: Box<dyn FailsOver>, ends: &Receiver<End>, state: &Mutex<Stat
     }
 }
 
-/// PostgreSQL servers, the number of the primary, and the links on which standbys reach each server.
+/// PostgreSQL servers, the number of the primary, and the links on which standbys reach each
+/// server.
 struct Group {
     servers: PostgresGroup,
     how: Replication,

@@ -27,9 +27,9 @@ CREATE USER IF NOT EXISTS 'operator'@'%' IDENTIFIED BY 'secret';
 GRANT ALL PRIVILEGES ON *.* TO 'operator'@'%';
 ";
 
-/// Each server is read-only until it is the primary. A primary waits for its replica without an
-/// end: the timeout is the largest value of the setting, 49 days. While nothing confirms them,
-/// statements that workers have given up keep their connections.
+/// Each server is read-only until it is the primary. The timeout after which a primary no longer
+/// waits for its replica is 49 days. While nothing confirms them, statements that workers have
+/// given up keep their connections.
 const SETTINGS: [&str; 11] = [
     "--log-bin=bin",
     "--relay-log=relay",
@@ -161,8 +161,9 @@ impl MariadbGroup {
         if let Some(link) = link {
             link.set_broken(false);
         }
-        // A replica that logs what it applies would wait for a replica of its own. Only primaries are
-        // killed, so a replica need not flush what it applies, and a busy disk does not hold it up.
+        // A replica that logs what it applies would wait for a replica of its own. Only primaries
+        // are killed, so a replica need not flush what it applies, and a busy disk does not hold it
+        // up.
         self.sql(
             node,
             &format!(
