@@ -119,6 +119,9 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
     let Some((command, names)) = arguments.split_first() else {
         return Verdict::Failed("missing command: use `up`, `down` or `status`".into());
     };
+    if arguments == ["up", "patroni"] {
+        return install::patroni();
+    }
     let wanted = match chosen(names) {
         Ok(wanted) => wanted,
         Err(why) => return Verdict::Failed(why),

@@ -11,6 +11,7 @@ use retryproof_testkit::{Fault, FaultStore, Faults};
 use crate::client::{Ahead, Telling};
 use crate::forms::{Behind, Newer};
 use crate::log::Log;
+use crate::mono::{self, MS};
 use crate::plan::{OPERATION_TIMEOUT_MS, Plan, Role};
 use crate::recording::Recording;
 
@@ -68,7 +69,9 @@ pub(crate) async fn build_patiently(
     plan: &Plan,
     log: &Arc<Log>,
 ) -> Result<(IdempotencyEngine, SharedStore)> {
-    for _ in 0..600 {
+    // A failover by Patroni takes up to 40 s, and longer on a busy machine.
+    let until = mono::now() + 120_000 * MS;
+    while mono::now() < until {
         match build(plan, log).await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -76,5 +79,5 @@ pub(crate) async fn build_patiently(
             other => return other,
         }
     }
-    Err(Error::unavailable("the store did not come back within 30 s"))
+    Err(Error::unavailable("the store did not come back within 120 s"))
 }

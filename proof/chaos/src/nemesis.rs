@@ -80,6 +80,8 @@ pub(crate) struct Made {
     pub(crate) failovers: u32,
     /// Failovers in which the primary handed over.
     pub(crate) handovers: u32,
+    /// Failovers whose primary was frozen.
+    pub(crate) freezes: u32,
     /// Slots that moved.
     pub(crate) slots: u32,
     /// Moves of slots that a failover interrupted.
@@ -336,9 +338,7 @@ impl<'a> Nemesis<'a> {
             "shutdown" => self.restart(End::ShutDown),
             "slots" => Ok(self.move_slots()),
             _ if self.is_cluster() => self.fail_over_shard(),
-            // Every second primary shuts down in order.
-            _ if self.made.failovers > self.made.shutdowns => self.fail_over(End::ShutDown, 0),
-            _ => self.fail_over(End::Killed, 0),
+            _ => self.fail_over_group(),
         }
     }
 

@@ -17,6 +17,7 @@ usage: chaos [options]
                       its own, which it may kill;
                       standby: a PostgreSQL primary with two synchronous standbys; standby-async: with an
                       asynchronous one, whose link is slow;
+                      patroni: three PostgreSQL servers, which Patroni fails over, with synchronous commits;
                       mariadb-standby: a MariaDB primary with a semi-synchronous replica;
                       mariadb-standby-async: with an asynchronous one, whose link is slow;
                       memory: one worker, which is not killed; or the URL of a server that runs

@@ -16,6 +16,7 @@ use crate::proxy::{Front, Target};
 
 mod cluster;
 mod delay;
+mod patroni;
 mod process;
 mod recipe;
 mod standby;
@@ -62,8 +63,13 @@ pub(crate) enum End {
     Killed,
     /// The signal after which a server ends in order.
     ShutDown,
-    /// The primary of a cluster's shard hands over to its replica, and continues as a replica.
+    /// The primary of a cluster's shard, or of a group under Patroni, hands over to its replica,
+    /// and continues as a replica.
     HandedOver,
+    /// SIGSTOP of a Patroni and its server, which go on when another server is the primary.
+    Frozen,
+    /// SIGKILL of a server alone, whose Patroni starts it again.
+    Crashed,
 }
 
 /// A store's server, or a group of them.
@@ -199,6 +205,11 @@ impl Server {
     /// Returns whether the server is ready.
     pub(crate) fn is_ready(&mut self) -> io::Result<bool> {
         self.processes.first_mut().map_or(Ok(true), Process::is_ready)
+    }
+
+    /// Returns whether the server is a group that Patroni manages.
+    pub(crate) fn has_patroni(&self) -> bool {
+        self.standby.as_ref().is_some_and(|standby| standby.has_patroni)
     }
 
     /// Returns whether the server is a Redis Cluster.

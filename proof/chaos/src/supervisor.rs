@@ -78,7 +78,7 @@ fn possible(store: &str) -> &'static [&'static str] {
         "memory" => &["stop", "lose", "clock"],
         "sqlite" => &["kill", "stop", "clock", "jump", "lose"],
         "sentinel" => &["kill", "stop", "cut", "one-way", "half-open", "clock", "jump", "failover"],
-        "standby" | "standby-async" | "mariadb-standby" | "mariadb-standby-async" => {
+        "standby" | "standby-async" | "patroni" | "mariadb-standby" | "mariadb-standby-async" => {
             &["kill", "stop", "cut", "one-way", "half-open", "clock", "failover"]
         }
         "cluster" => &["kill", "stop", "clock", "failover", "slots"],
@@ -246,12 +246,13 @@ fn rage(
         if second > said {
             said = second;
             let Made { kills, stops, cuts, restarts, failovers, skews, jumps, .. } = nemesis.made;
-            let Made { one_way, half_open, shutdowns, handovers, slots, interrupted, .. } =
-                nemesis.made;
+            let Made { one_way, half_open, shutdowns, handovers, freezes, .. } = nemesis.made;
+            let Made { slots, interrupted, .. } = nemesis.made;
             println!(
                 "{second:>4} s  {kills} kills, {stops} pauses, {cuts} cuts, {one_way} one-way, \
                  {half_open} half-open, {restarts} restarts, {shutdowns} shutdowns, {failovers} \
-                 fail-overs, {handovers} handovers, {slots} slots moved, {interrupted} moves \
+                 fail-overs, {handovers} handovers, {freezes} freezes, {slots} slots moved, \
+                 {interrupted} moves \
                  interrupted, {skews} wrong clocks, {jumps} jumps, {:.1} MB of events",
                 size(out)
             );
@@ -344,7 +345,7 @@ fn write_manifest(
     faults: &[String],
     revision: &str,
 ) -> std::io::Result<()> {
-    let pushes = ["postgres", "standby", "redis", "sentinel", "cluster"]
+    let pushes = ["postgres", "standby", "patroni", "redis", "sentinel", "cluster"]
         .iter()
         .any(|store| plan.store.starts_with(store))
         && !plan.store.contains("plain");

@@ -25,6 +25,10 @@ struct Tally {
     killed: u64,
     /// Failovers whose primary was shut down.
     shut_down: u64,
+    /// Failovers whose primary handed over.
+    handed_over: u64,
+    /// Failovers whose primary was frozen.
+    frozen: u64,
     takeovers: u64,
     /// Findings that a documented loss explains.
     losses: u64,
@@ -43,6 +47,8 @@ impl Tally {
             kills: counts.kills,
             killed: counts.failovers,
             shut_down: counts.shutdowns,
+            handed_over: counts.handovers,
+            frozen: counts.freezes,
             takeovers: counts.takeovers,
             losses: judgement.losses.len() as u64,
             violations: judgement.violations.len() as u64,
@@ -51,7 +57,7 @@ impl Tally {
     }
 
     fn failovers(&self) -> u64 {
-        self.killed + self.shut_down
+        self.killed + self.shut_down + self.handed_over + self.frozen
     }
 
     /// Returns the counts as a line: the numbers, and then the pauses.
@@ -61,10 +67,20 @@ impl Tally {
         format!("{}\t{}\n", numbers.join("\t"), pauses.join(","))
     }
 
-    fn numbers(&self) -> [u64; 9] {
-        let Self { secs, identities, operations, kills, killed, shut_down, .. } = *self;
-        let Self { takeovers, losses, violations, .. } = *self;
-        [secs, identities, operations, kills, killed, shut_down, takeovers, losses, violations]
+    fn numbers(&self) -> [u64; 11] {
+        [
+            self.secs,
+            self.identities,
+            self.operations,
+            self.kills,
+            self.killed,
+            self.shut_down,
+            self.handed_over,
+            self.frozen,
+            self.takeovers,
+            self.losses,
+            self.violations,
+        ]
     }
 
     fn read(line: &str) -> Option<Self> {
@@ -72,8 +88,9 @@ impl Tally {
         let [numbers @ .., pauses] = &words[..] else { return None };
         let numbers: Vec<u64> =
             numbers.iter().map(|word| word.parse().ok()).collect::<Option<_>>()?;
-        let [secs, identities, operations, kills, killed, shut_down, takeovers, losses, violations] =
-            numbers.try_into().ok()?;
+        let numbers: [u64; 11] = numbers.try_into().ok()?;
+        let [secs, identities, operations, kills, killed, shut_down, ..] = numbers;
+        let [.., handed_over, frozen, takeovers, losses, violations] = numbers;
         let words = pauses.split(',').filter(|word| !word.is_empty());
         let pauses = words.map(|word| word.parse().ok()).collect::<Option<_>>()?;
         Some(Self {
@@ -83,6 +100,8 @@ impl Tally {
             kills,
             killed,
             shut_down,
+            handed_over,
+            frozen,
             takeovers,
             losses,
             violations,
@@ -97,6 +116,8 @@ impl Tally {
         self.kills += other.kills;
         self.killed += other.killed;
         self.shut_down += other.shut_down;
+        self.handed_over += other.handed_over;
+        self.frozen += other.frozen;
         self.takeovers += other.takeovers;
         self.losses += other.losses;
         self.violations += other.violations;
@@ -146,13 +167,16 @@ fn said(sum: &Tally, runs: usize, path: &Path) -> String {
         sum.pauses.get(last * percent / 100).copied().unwrap_or(0)
     };
     format!(
-        "{runs} runs, {} s: {} failovers ({} killed, {} shut down), no answer for p50 {} ms, most {} \
-         ms; {} identities, {} operations, {} kills, {} takeovers; {} findings lost inside \
+        "{runs} runs, {} s: {} failovers ({} killed, {} shut down, {} handed over, {} frozen), no \
+         answer for p50 {} ms, most {} ms; {} identities, {} operations, {} kills, {} takeovers; \
+         {} findings lost inside \
          documented windows, {} violations ({})",
         sum.secs,
         sum.failovers(),
         sum.killed,
         sum.shut_down,
+        sum.handed_over,
+        sum.frozen,
         at(50),
         at(100),
         sum.identities,
@@ -171,8 +195,7 @@ mod tests {
 
     #[test]
     fn a_line_is_read_as_it_was_written_and_runs_add_up() {
-        let one =
-            Tally { secs: 600, killed: 3, shut_down: 2, pauses: vec![5, 9], ..Tally::default() };
+        let one = Tally { secs: 600, killed: 2, frozen: 3, pauses: vec![5, 9], ..Tally::default() };
         let read = Tally::read(one.line().trim_end()).unwrap();
         assert_eq!(read, one);
         let none = Tally::default();

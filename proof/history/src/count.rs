@@ -59,6 +59,7 @@ pub struct Counts {
     pub failovers: u64,
     /// Failovers in which the primary handed over.
     pub handovers: u64,
+    pub freezes: u64,
     /// Moves of slots of identities.
     pub moved: u64,
     /// Moves of slots of identities that a failover interrupted.
@@ -144,6 +145,7 @@ impl Counts {
             restarts: fault("restart"),
             failovers: fault("failover"),
             handovers: fault("handover"),
+            freezes: fault("freeze"),
             skewed: fault("clock"),
             minima: minima(run),
             ..Self::default()

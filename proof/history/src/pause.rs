@@ -4,8 +4,8 @@
 use crate::event::Fun;
 use crate::story::Run;
 
-/// The faults that end a server or a primary.
-const OUTAGES: [&str; 3] = ["restart", "shutdown", "failover"];
+/// The faults that end, freeze or replace a server or a primary.
+const OUTAGES: [&str; 5] = ["restart", "shutdown", "failover", "handover", "freeze"];
 
 /// Returns, for each outage, the longest time without any successful answer of the store that
 /// overlaps the outage. The times are in nanoseconds and sorted.

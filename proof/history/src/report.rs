@@ -61,6 +61,7 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
         ("orderly restarts", counts.shutdowns),
         ("fail-overs", counts.failovers),
         ("fail-overs by hand", counts.handovers),
+        ("fail-overs of a frozen primary", counts.freezes),
         ("moves of slots, per identity", counts.moved),
         ("  interrupted by a fail-over", counts.interrupted),
         ("times without a server", counts.downs),

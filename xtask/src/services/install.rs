@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{Service, account};
+use crate::Verdict;
 
 /// The folders that are searched for programs.
 pub(super) struct Tools(Vec<PathBuf>);
@@ -199,6 +200,22 @@ const PROMETHEUS: Service =
 pub(crate) fn promtool() -> Result<String, String> {
     let tools = tools(&[&PROMETHEUS])?;
     tools.path("promtool").map_err(|error| error.to_string())
+}
+
+/// Patroni and etcd, which only long kill tests need. Each run starts its own.
+const PATRONI: Service = Service {
+    name: "patroni",
+    programs: &["initdb", "postgres", "patroni", "etcd"],
+    packages: &["postgresql", "patroni", "etcd-server"],
+    on: None,
+};
+
+/// Installs Patroni and etcd if they are missing, and starts nothing.
+pub(super) fn patroni() -> Verdict {
+    match tools(&[&PATRONI]) {
+        Ok(_) => Verdict::Passed("patroni and etcd are installed; kill tests start them".into()),
+        Err(why) => Verdict::Failed(why),
+    }
 }
 
 #[cfg(test)]

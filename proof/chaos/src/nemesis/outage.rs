@@ -9,7 +9,7 @@ use history::{Event, Fun, LOSS, Phase};
 
 use super::{Due, Made, Nemesis, begin};
 use crate::mono::{self, MS};
-use crate::server::{End, FailOver, SHARDS};
+use crate::server::{End, FailOver, SHARDS, Server};
 
 /// An outage under way.
 #[derive(Debug, Clone, Copy)]
@@ -61,6 +61,8 @@ fn name(end: End, killed: &'static str) -> &'static str {
         End::Killed => killed,
         End::ShutDown => "shutdown",
         End::HandedOver => "handover",
+        End::Frozen => "freeze",
+        End::Crashed => "restart",
     }
 }
 
@@ -103,6 +105,23 @@ impl Nemesis<'_> {
             _ => End::ShutDown,
         };
         self.fail_over(end, shard)
+    }
+
+    /// Lets a group fail over. Every second primary shuts down in order. With Patroni, a host is
+    /// lost, frozen or shut down, a primary hands over, or a server alone crashes.
+    pub(super) fn fail_over_group(&mut self) -> io::Result<bool> {
+        let Made { failovers, shutdowns, handovers, freezes, restarts, .. } = self.made;
+        let has_patroni = self.server.as_deref().is_some_and(Server::has_patroni);
+        let end = match (failovers + shutdowns + handovers + freezes + restarts) % 5 {
+            _ if !has_patroni && failovers > shutdowns => End::ShutDown,
+            _ if !has_patroni => End::Killed,
+            0 => End::Killed,
+            1 => End::HandedOver,
+            2 => End::Frozen,
+            3 => End::ShutDown,
+            _ => End::Crashed,
+        };
+        self.fail_over(end, 0)
     }
 
     /// Ends the primary, of a cluster's shard or of another group; a replica takes its place,
@@ -225,6 +244,7 @@ impl Nemesis<'_> {
             "shutdown" => &mut made.shutdowns,
             "failover" => &mut made.failovers,
             "handover" => &mut made.handovers,
+            "freeze" => &mut made.freezes,
             _ => &mut made.restarts,
         } += 1;
         if !outage.calm {

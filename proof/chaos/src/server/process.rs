@@ -161,7 +161,7 @@ impl Process {
     }
 
     /// Returns the end of the server's log.
-    fn said(&self) -> String {
+    pub(super) fn said(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         // An installer ends its output with advice, so look for the errors.
         let mut lines: Vec<&str> =

@@ -56,7 +56,7 @@ pub(super) fn of(store: &str, dir: &Path) -> io::Result<Option<Recipes>> {
     }
 }
 
-fn words(words: &[&str]) -> Vec<String> {
+pub(super) fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
@@ -71,7 +71,9 @@ pub(crate) fn program(name: &str) -> io::Result<String> {
     }
     let found = folders.into_iter().map(|folder| folder.join(name)).find(|path| path.is_file());
     let found = found.ok_or_else(|| {
-        io::Error::other(format!("{name} is not installed: `cargo xtask services up` installs it"))
+        let which = if ["patroni", "etcd"].contains(&name) { " patroni" } else { "" };
+        let up = format!("`cargo xtask services up{which}` installs it");
+        io::Error::other(format!("{name} is not installed: {up}"))
     })?;
     Ok(found.display().to_string())
 }

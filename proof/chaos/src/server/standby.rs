@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Standby`]: a PostgreSQL primary with its standbys, or a MariaDB primary with its replica,
-//! which fails over again and again. A thread makes the steps, because some take seconds. The
-//! servers die with that thread.
+//! which fails over again and again: by hand, or by Patroni. A thread makes the steps, because some
+//! take seconds. The servers die with that thread.
 
 mod mariadb;
 
@@ -16,13 +16,14 @@ use parking_lot::Mutex;
 use retryproof_testkit::standby::{PostgresGroup, Replication};
 
 use super::delay::Delay;
+use super::patroni::Patroni;
 use super::{End, FailOver};
 use crate::clocks::WallClock;
 use crate::mono::{self, MS};
 use mariadb::MariadbGroup;
 
 /// For how long, in milliseconds, an old primary runs beside the new one.
-const BESIDE_MS: u64 = 1_500;
+pub(super) const BESIDE_MS: u64 = 1_500;
 
 /// By how much, in milliseconds, the link to an asynchronous standby delays the primary's writes.
 const DELAY_MS: u64 = 150;
@@ -36,20 +37,20 @@ const LINKED_MS: u64 = 60_000;
 
 /// How far the present failover is.
 #[derive(Debug)]
-struct State {
-    how_far: io::Result<FailOver>,
+pub(super) struct State {
+    pub(super) how_far: io::Result<FailOver>,
     /// When the old primary was dead.
-    died: Option<u64>,
+    pub(super) died: Option<u64>,
     /// By how much the clock of the new primary is ahead of the old one's, in nanoseconds.
     moved_ns: i64,
 }
 
 /// A primary and the servers that can take its place.
-trait FailsOver {
+pub(super) trait FailsOver {
     /// Returns the URL that workers use.
     fn url(&self) -> String;
 
-    /// Returns the ports in the URL.
+    /// Returns the ports on which clients reach the servers.
     fn ports(&self) -> Vec<u16>;
 
     /// Ends the primary, promotes another server, and makes the old primary a copy of the new one.
@@ -60,6 +61,7 @@ trait FailsOver {
 pub(super) struct Standby {
     pub(super) url: String,
     pub(super) ports: Vec<u16>,
+    pub(super) has_patroni: bool,
     how: Replication,
     state: Arc<Mutex<State>>,
     /// How each primary ends. Without a sender, the thread ends.
@@ -70,14 +72,15 @@ pub(super) struct Standby {
 impl Standby {
     /// Starts the group of a store with this name, with its data in `dir` or in its own folder.
     /// With synchronous copies, PostgreSQL has two standbys, so that one is left after a failover.
-    /// Every second node of PostgreSQL has the clock `ahead`. Returns `None` for any other store.
+    /// Every second node of PostgreSQL has the clock `ahead`, unless Patroni starts it. Returns
+    /// `None` for any other store.
     pub(super) fn start(
         store: &str,
         dir: &Path,
         ahead: Option<&WallClock>,
     ) -> io::Result<Option<Self>> {
         let how = match store {
-            "standby" | "mariadb-standby" => Replication::Synchronous,
+            "standby" | "mariadb-standby" | "patroni" => Replication::Synchronous,
             "standby-async" | "mariadb-standby-async" => Replication::Asynchronous,
             _ => return Ok(None),
         };
@@ -87,12 +90,15 @@ impl Standby {
             Arc::new(Mutex::new(State { how_far: Ok(FailOver::Whole), died: None, moved_ns: 0 }));
         let shared = Arc::clone(&state);
         let ahead = ahead.map(|clock| (clock.preload().variables(), clock.ahead_ns()));
-        let (is_mariadb, dir) = (store.starts_with("mariadb"), dir.to_path_buf());
+        let (has_patroni, is_mariadb) = (store == "patroni", store.starts_with("mariadb"));
+        let dir = dir.to_path_buf();
         let thread = thread::spawn(move || {
-            let group: io::Result<Box<dyn FailsOver>> = if is_mariadb {
+            let group: io::Result<Box<dyn FailsOver>> = if has_patroni {
+                Patroni::start(&dir).map(|group| Box::new(group) as _)
+            } else if is_mariadb {
                 MariadbGroup::start(&dir, how).map(|group| Box::new(group) as _)
             } else {
-                Group::start(how, ahead).map(|group| Box::new(group) as _)
+                ByHand::start(how, ahead).map(|group| Box::new(group) as _)
             };
             match group {
                 Ok(group) => {
@@ -103,7 +109,8 @@ impl Standby {
             }
         });
         let (url, ports) = started.recv().map_err(io::Error::other)??;
-        Ok(Some(Self { url, ports, how, state, ends: Some(ends), thread: Some(thread) }))
+        let (ends, thread) = (Some(ends), Some(thread));
+        Ok(Some(Self { url, ports, has_patroni, how, state, ends, thread }))
     }
 
     /// Returns how long before the end of a primary, in milliseconds, an acknowledged write may be
@@ -154,7 +161,7 @@ fn serve(mut group: Box<dyn FailsOver>, ends: &Receiver<End>, state: &Mutex<Stat
 
 /// PostgreSQL servers, the number of the primary, and the links on which standbys reach each
 /// server.
-struct Group {
+struct ByHand {
     servers: PostgresGroup,
     how: Replication,
     primary: usize,
@@ -163,7 +170,7 @@ struct Group {
     ahead_ns: i64,
 }
 
-impl Group {
+impl ByHand {
     fn start(how: Replication, ahead: Option<([(String, String); 2], i64)>) -> io::Result<Self> {
         let standbys = if how == Replication::Synchronous { 2 } else { 1 };
         let mut servers = PostgresGroup::start(standbys, how, &[])?;
@@ -215,7 +222,7 @@ impl Group {
     }
 }
 
-impl FailsOver for Group {
+impl FailsOver for ByHand {
     fn url(&self) -> String {
         self.servers.url()
     }
@@ -240,7 +247,8 @@ impl FailsOver for Group {
                 }
                 self.servers.kill(old)?;
             }
-            End::ShutDown | End::HandedOver => self.servers.shut_down(old)?,
+            // The others happen only under Patroni.
+            _ => self.servers.shut_down(old)?,
         }
         state.lock().died = Some(mono::now());
         self.primary = self.servers.fail_over()?;

@@ -105,4 +105,8 @@ fn the_pause_of_an_outage_is_the_longest_time_without_an_answer() {
         100-110 fault kill
         3000-3001 acquire B took_over 2";
     assert_eq!(history::judge(&run(script)).pauses, [73_000_000]);
+    for other in ["freeze", "handover", "restart", "shutdown"] {
+        let script = script.replace("failover", other);
+        assert_eq!(history::judge(&run(&script)).pauses, [73_000_000], "{other}");
+    }
 }

@@ -260,7 +260,8 @@ impl FailsOver for MariadbGroup {
                 state.lock().died = Some(mono::now());
                 self.received(new)?
             }
-            End::ShutDown | End::HandedOver => {
+            // Only Patroni's primaries end in another way.
+            _ => {
                 self.sql(old, "SET GLOBAL read_only=1")?;
                 state.lock().died = Some(mono::now());
                 self.written(old)?
