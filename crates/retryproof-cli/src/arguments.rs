@@ -13,12 +13,14 @@ use crate::position;
 
 mod erase;
 mod help;
+mod migrate;
 #[cfg(unix)]
 mod run;
 
 pub(crate) use erase::EraseArguments;
 #[cfg(feature = "seal")]
 pub(crate) use erase::{KeysVerb, RotateArguments};
+pub(crate) use migrate::MigrateArguments;
 #[cfg(unix)]
 pub(crate) use run::RunArguments;
 
@@ -135,12 +137,9 @@ pub(crate) enum Verb {
     Import(ImportArguments),
     /// Creates or upgrades the tables of the store.
     #[command(after_help = "Examples:\n  retryproof migrate --store sqlite:records.db\n  \
-                            retryproof migrate --print > schema.sql")]
-    Migrate {
-        /// Prints the tables as SQL for another migration tool, and changes nothing.
-        #[arg(long)]
-        print: bool,
-    },
+                            retryproof migrate --print > schema.sql\n  \
+                            retryproof migrate --config app.toml --partitions 16")]
+    Migrate(MigrateArguments),
     /// Examines the store: its server, settings, clock, tables and privileges. Changes nothing. The
     /// exit code is 4 if a finding is an error.
     #[command(after_help = "Examples:\n  retryproof doctor --config app.toml\n  \

@@ -178,10 +178,13 @@ fn perform(arguments: &CommandLine) -> Result<u8, VerbError> {
             let config = sources()?.config;
             on_runtime(verbs::import::import(import, &config, &printer))
         }
-        Verb::Migrate { print: true } => verbs::store::print_schema(&sources()?.config),
-        Verb::Migrate { print: false } => {
-            let config = sources()?.config;
-            on_runtime(verbs::store::migrate(&config, &printer))
+        Verb::Migrate(arguments) => {
+            let mut config = sources()?.config;
+            verbs::store::divide(&mut config, arguments.partitions)?;
+            match arguments.print {
+                true => verbs::store::print_schema(&config),
+                false => on_runtime(verbs::store::migrate(&config, &printer)),
+            }
         }
         Verb::Doctor => {
             let config = sources()?.config;

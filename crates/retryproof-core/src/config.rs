@@ -24,8 +24,8 @@ pub use load::keys;
 pub use scope::{ScopeConfig, StoredStatuses};
 pub use seal::SealSettings;
 pub use stores::{
-    CONNECTION_BOUNDS, MemorySettings, MysqlSettings, Pooler, PostgresSettings, REPLICA_BOUNDS,
-    RedisSettings, SqlDialect, SqliteSettings, Synchronous, is_store_name,
+    CONNECTION_BOUNDS, MemorySettings, MysqlSettings, PARTITION_BOUNDS, Pooler, PostgresSettings,
+    REPLICA_BOUNDS, RedisSettings, SqlDialect, SqliteSettings, Synchronous, is_store_name,
 };
 pub use web::{FingerprintMode, WebConfig};
 

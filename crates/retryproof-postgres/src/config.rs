@@ -7,7 +7,7 @@ pub(crate) mod hosts;
 use std::fmt;
 use std::time::Duration;
 
-use retryproof_core::config::{CONNECTION_BOUNDS, Pooler, SqlDialect};
+use retryproof_core::config::{CONNECTION_BOUNDS, PARTITION_BOUNDS, Pooler, SqlDialect};
 use retryproof_core::{Error, ErrorKind, IdentitySecret, Result};
 use retryproof_store_kit::table_name;
 use sqlx_core::connection::ConnectOptions as _;
@@ -101,6 +101,7 @@ pub struct PostgresConfig {
     pub(crate) call_timeout: Duration,
     pub(crate) pooler: Pooler,
     pub(crate) dialect: SqlDialect,
+    pub(crate) partitions: Option<usize>,
     pub(crate) max_value: usize,
     pub(crate) identity_secret: Option<IdentitySecret>,
 }
@@ -163,6 +164,7 @@ impl PostgresConfig {
             call_timeout: Duration::from_secs(4),
             pooler: Pooler::default(),
             dialect: SqlDialect::default(),
+            partitions: None,
             max_value: MAX_VALUE,
             identity_secret: None,
         }
@@ -171,8 +173,8 @@ impl PostgresConfig {
     /// Reads the configuration from a URL: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with the
     /// driver's parameters (`sslmode`, `sslrootcert`, `host`, `application_name`, `options`, …) and
     /// the store's: `table=NAME`, `max-connections=N`, `pooler=session|transaction`,
-    /// `dialect=postgres|plain`. Settings that the URL omits come from the environment (`PGHOST`,
-    /// `PGUSER`, `PGPASSWORD`, …).
+    /// `dialect=postgres|plain`, `partitions=N`. Settings that the URL omits come from the
+    /// environment (`PGHOST`, `PGUSER`, `PGPASSWORD`, …).
     ///
     /// A URL with several hosts, `postgres://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE`, names a
     /// primary and its standbys in any order (STO-7). The parameter `port` is then the port of the
@@ -197,16 +199,19 @@ impl PostgresConfig {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
-                "table" | "max-connections" | "pooler" | "dialect" | "target_session_attrs" => {
-                    ours.push((name, value));
-                }
+                "table"
+                | "max-connections"
+                | "pooler"
+                | "dialect"
+                | "partitions"
+                | "target_session_attrs" => ours.push((name, value)),
                 _ if DRIVER_PARAMETERS.contains(&name) || name.starts_with("options[") => {
                     theirs.push(pair)
                 }
                 _ => {
                     return Err(refuse(
                         "unknown parameter in the URL of a PostgreSQL store; it accepts `table`, \
-                         `max-connections`, `pooler`, `dialect` and those of libpq",
+                         `max-connections`, `pooler`, `dialect`, `partitions` and those of libpq",
                     )
                     .with("parameter", name));
                 }
@@ -225,12 +230,15 @@ impl PostgresConfig {
                 ("pooler", "transaction", _) => config.with_pooler(Pooler::Transaction),
                 ("dialect", "postgres", _) => config.with_dialect(SqlDialect::Postgres),
                 ("dialect", "plain", _) => config.with_dialect(SqlDialect::Plain),
+                ("partitions", _, Ok(partitions)) if PARTITION_BOUNDS.contains(&partitions) => {
+                    config.with_partitions(partitions)
+                }
                 ("target_session_attrs", "read-write" | "primary", _) => config,
                 _ => {
                     return Err(refuse(
                         "`max-connections` must be from 2 to 10000; `pooler` must be `session` or \
-                         `transaction`; `dialect` must be `postgres` or `plain`; \
-                         `target_session_attrs` must be `read-write` or `primary`",
+                         `transaction`; `dialect` must be `postgres` or `plain`; `partitions` must \
+                         be from 2 to 128; `target_session_attrs` must be `read-write` or `primary`",
                     )
                     .with("parameter", name));
                 }
@@ -319,6 +327,7 @@ impl fmt::Debug for PostgresConfig {
             .field("call_timeout", &self.call_timeout)
             .field("pooler", &self.pooler)
             .field("dialect", &self.dialect)
+            .field("partitions", &self.partitions)
             .finish_non_exhaustive()
     }
 }
@@ -357,6 +366,8 @@ mod tests {
             "postgres://u:canary-4711@h/d?tabel=canary-4711",
             "postgres://u:canary-4711@h/d?pooler=canary-4711",
             "postgres://u:canary-4711@h/d?max-connections=0",
+            "postgres://u:canary-4711@h/d?partitions=1",
+            "postgres://u:canary-4711@h/d?partitions=canary-4711",
             "postgres://u:canary-4711@h/d?sslmode=canary-4711",
             "postgres://u:canary-4711@h/d?port=canary-4711",
             "postgres://u:canary-4711@h,i/d?target_session_attrs=any",

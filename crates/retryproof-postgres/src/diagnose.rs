@@ -308,12 +308,15 @@ async fn check_table(
     (autovacuum, lacks_huge_pages): (bool, bool),
     findings: &mut Vec<StoreFinding>,
 ) -> Result<()> {
+    // A table that is divided has no rows, no size and no options of its own, so the figures are
+    // those of its partitions, too.
     let statistics = format!(
-        "SELECT coalesce(s.n_live_tup,0),coalesce(s.n_dead_tup,0),\
-         coalesce('autovacuum_enabled=false'=ANY(c.reloptions) OR \
-         'autovacuum_enabled=off'=ANY(c.reloptions),false),pg_total_relation_size(c.oid) FROM \
-         pg_class AS c LEFT JOIN pg_stat_user_tables AS s ON s.relid=c.oid WHERE \
-         c.oid=to_regclass('\"{table}\"')"
+        "SELECT coalesce(sum(s.n_live_tup),0)::bigint,coalesce(sum(s.n_dead_tup),0)::bigint,\
+         coalesce(bool_or('autovacuum_enabled=false'=ANY(c.reloptions) OR \
+         'autovacuum_enabled=off'=ANY(c.reloptions)),false),\
+         coalesce(sum(pg_total_relation_size(c.oid)),0)::bigint FROM pg_class AS c LEFT JOIN \
+         pg_stat_user_tables AS s ON s.relid=c.oid WHERE c.oid=to_regclass('\"{table}\"') OR \
+         c.oid IN (SELECT relid FROM pg_partition_tree(to_regclass('\"{table}\"')))"
     );
     let found = row(conn, &statistics).await?;
     let (live, dead): (i64, i64) = (get(&found, 0)?, get(&found, 1)?);

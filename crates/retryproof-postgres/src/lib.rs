@@ -27,6 +27,7 @@ pub use join::transaction::PostgresTx;
 #[cfg(feature = "seal")]
 pub use keys::PostgresKeyTable;
 pub use retryproof_core::config::{Pooler, SqlDialect};
+pub use schema::partitions::partitioned_schema_sql;
 pub use schema::plain::plain_schema_sql;
 pub use schema::schema_sql;
 pub use sqlx_postgres::{PgConnectOptions, PgPool};

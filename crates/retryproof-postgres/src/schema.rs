@@ -3,6 +3,7 @@
 //! store is used (STO-3, REC-1, ID-5).
 
 mod function;
+pub(crate) mod partitions;
 pub(crate) mod plain;
 
 use retryproof_core::config::SqlDialect;
@@ -21,6 +22,8 @@ use crate::connection::{ServerInfo, execute_text, fetch_row, not_postgres};
 use crate::error::{Failure, LACKS_PRIVILEGE, classify_at_connect, code, is_missing_table};
 use crate::record::hash::pair_hash;
 use crate::schema::function::FUNCTIONS;
+use crate::schema::partitions::Partitions;
+use crate::schema::plain::plain_schema_sql;
 
 const SCHEMA: Schema = Schema {
     migrations: &[include_str!("../migrations/V1__records.sql")],
@@ -66,17 +69,19 @@ impl PostgresConfig {
     ///
     /// # Errors
     /// [`ErrorKind::Schema`] if the tables have a newer version that this program cannot use.
-    /// [`ErrorKind::Config`] if the tables were set up with another identity secret (ID-5).
+    /// [`ErrorKind::Config`] if the tables were set up with another identity secret (ID-5), or if
+    /// [partitions](Self::with_partitions) are configured and the table has none or another number.
     /// Otherwise, the errors of [`PostgresStore::connect`](crate::PostgresStore::connect).
     pub async fn migrate(&self) -> Result<()> {
         let during = |error: Error| error.during("migrate");
         let table = self.table().map_err(during)?;
+        let partitions = self.checked_partitions().map_err(during)?;
         // The limit is longer than for other calls, because another process might be migrating.
         let limit = self.call_timeout.max(std::time::Duration::from_secs(30));
         let apply = async {
             match self.dialect {
-                SqlDialect::Postgres => self.apply(table).await,
-                SqlDialect::Plain => plain::apply(self, table).await,
+                SqlDialect::Postgres => self.apply(table, partitions).await,
+                SqlDialect::Plain => plain::apply(self, table, partitions).await,
             }
         };
         match tokio::time::timeout(limit, apply).await {
@@ -88,7 +93,7 @@ impl PostgresConfig {
         }
     }
 
-    async fn apply(&self, table: &str) -> Result<()> {
+    async fn apply(&self, table: &str, partitions: Option<Partitions>) -> Result<()> {
         let fail = migration_error;
         let mut conn = open(self).await?;
         let lock =
@@ -99,9 +104,19 @@ impl PostgresConfig {
         let secret = self.identity_secret.as_ref();
         let found = meta_rows(&mut conn, table).await.map_err(fail)?;
         found.check_secret(secret)?;
+        if let Some(partitions) = partitions {
+            partitions.check_before(&mut conn, table, self.dialect).await?;
+        }
         for script in SCHEMA.pending(found.versions)? {
             let script = IdentitySecret::mark_schema(secret, script);
+            let script = match partitions {
+                Some(partitions) => partitions.divide(&script),
+                None => script,
+            };
             execute_text(&mut conn, script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
+        }
+        if let Some(partitions) = partitions {
+            partitions.check_after(&mut conn, table, self.dialect).await?;
         }
         // Create only the functions that are pending, so that a user without the right to create
         // anything can run `migrate` after another user has run it. Create each function in the

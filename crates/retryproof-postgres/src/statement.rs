@@ -216,15 +216,18 @@ impl Statement {
             // upper bound is a subquery, so that the server can use the index. The lower bound lets
             // the server skip the index entries of deleted rows. Without this bound, the server
             // would keep scanning these entries for as long as a transaction might still see the
-            // rows. Binds: 1 limit, 2 first bucket. Returns: the number of deleted rows, their last
-            // bucket.
+            // rows. A ctid finds each row without an index, but rows of different partitions can
+            // have the same ctid, so the deletion compares the key too. A key is in one partition
+            // only, and the server reads no other. Binds: 1 limit, 2 first bucket. Returns: the
+            // number of deleted rows, their last bucket.
             Self::Purge => concat!(
-                "WITH gone AS (DELETE FROM \"retryproof_records\" WHERE ctid=ANY(ARRAY(SELECT \
-                 ctid FROM \"retryproof_records\" WHERE purge_bucket>=$2::bigint AND \
-                 purge_bucket<=(SELECT ",
+                "WITH old AS MATERIALIZED (SELECT ctid AS place,key FROM \"retryproof_records\" \
+                 WHERE purge_bucket>=$2::bigint AND purge_bucket<=(SELECT ",
                 now_us!(),
                 ") AND (expires_at<clock_timestamp() OR state=2) AND state IN (0,1,2) \
-                 ORDER BY purge_bucket LIMIT $1::bigint FOR UPDATE SKIP LOCKED)) RETURNING purge_bucket) \
+                 ORDER BY purge_bucket LIMIT $1::bigint FOR UPDATE SKIP LOCKED),gone AS (DELETE \
+                 FROM \"retryproof_records\" AS r USING old WHERE r.ctid=old.place AND \
+                 r.key=old.key RETURNING r.purge_bucket) \
                  SELECT count(*),coalesce(max(purge_bucket),0) FROM gone"
             ),
             // STO-6: claims the purge if there is no claim or the last claim has ended. If the end
@@ -249,10 +252,12 @@ impl Statement {
                 "-token FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
             // Scans the whole table to count the records for operators. Returns: records, in
-            // progress, bytes on disk.
+            // progress, bytes on disk (of the partitions, too).
             Self::Stats => concat!(
                 "SELECT count(*),count(*) FILTER (WHERE \
-                 state=0),pg_total_relation_size('\"retryproof_records\"'::regclass)::bigint \
+                 state=0),(SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE \
+                 oid='\"retryproof_records\"'::regclass OR oid IN (SELECT relid FROM \
+                 pg_partition_tree('\"retryproof_records\"'::regclass)))::bigint \
                  FROM \"retryproof_records\" WHERE state<>2 AND owner<>",
                 no_owner!()
             ),

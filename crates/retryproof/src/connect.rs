@@ -25,7 +25,7 @@ const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120)
 /// |---|---|---|
 /// | `memory:` | `MemoryStore`; its records are lost when the process ends | `memory` (default) |
 /// | `sqlite:FILE` | `SqliteStore` on that file; `?table=NAME` and `&synchronous=normal` may follow | `sqlite` or `sqlite-bundled` |
-/// | `postgres://USER:PASSWORD@HOST:PORT/DATABASE` | `PostgresStore`; several hosts (`HOST:PORT,HOST:PORT`) name a primary and its standbys; `?table=`, `max-connections=`, `pooler=`, `dialect=` and libpq's parameters may follow. Also `postgresql://` | `postgres`, `postgres-tls` |
+/// | `postgres://USER:PASSWORD@HOST:PORT/DATABASE` | `PostgresStore`; several hosts (`HOST:PORT,HOST:PORT`) name a primary and its standbys; `?table=`, `max-connections=`, `pooler=`, `dialect=`, `partitions=` and libpq's parameters may follow. Also `postgresql://` | `postgres`, `postgres-tls` |
 /// | `mysql://USER:PASSWORD@HOST:PORT/DATABASE` | `MysqlStore`; `?table=`, `max-connections=`, `ssl-mode=` … may follow. Also `mariadb://` | `mysql`, `mysql-tls` |
 /// | `redis://USER:PASSWORD@HOST:PORT/DB` | `RedisStore`; `?prefix=`, `wait-replicas=`, `wait-timeout=` may follow. `rediss://` over TLS | `redis`, `redis-tls` |
 /// | `redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB` | `RedisStore` on the primary of a Sentinel group; `sentinel-user=` and `sentinel-password=` may follow. `rediss+sentinel://` over TLS | `redis`, `redis-tls` |

@@ -114,6 +114,7 @@ fn value_of(config: &IdempotencyConfig, key: &str) -> Option<String> {
             SqlDialect::Postgres => "postgres",
             SqlDialect::Plain => "plain",
         })),
+        "postgres.partitions" => optional(config.postgres.partitions),
         "mysql.table-name" => optional(config.mysql.table_name.as_ref()),
         "mysql.max-connections" => optional(config.mysql.max_connections),
         "redis.prefix" => optional(config.redis.prefix.as_ref()),

@@ -6,6 +6,8 @@ use std::borrow::Cow;
 use retryproof::{
     IdempotencyConfig, IdempotencyEngine, IdempotencyStore as _, IdentitySecret, connect_with,
 };
+#[cfg(feature = "postgres")]
+use retryproof::{config::SqlDialect, postgres::partitioned_schema_sql};
 use serde_json::json;
 
 use crate::exit::{self, VerbError};
@@ -93,6 +95,24 @@ pub(crate) async fn migrate(config: &IdempotencyConfig, print: &Printer) -> Resu
     Ok(exit::OK)
 }
 
+/// Lets `migrate` divide the record table, if the configured store can do that.
+pub(crate) fn divide(
+    config: &mut IdempotencyConfig,
+    partitions: Option<usize>,
+) -> Result<(), VerbError> {
+    let Some(partitions) = partitions else { return Ok(()) };
+    let url = config.store.as_deref().unwrap_or_default();
+    if matches!(url.split_once(':'), Some(("postgres" | "postgresql", _))) || url.is_empty() {
+        config.postgres.partitions = Some(partitions);
+        return Ok(());
+    }
+    Err(VerbError::usage(format!(
+        "`--partitions` is an option of a PostgreSQL store, and the configured store is {}; remove \
+         the option",
+        redacted(url)
+    )))
+}
+
 fn has_tables(store: &str) -> bool {
     !matches!(store, "memory" | "redis")
 }
@@ -122,11 +142,16 @@ fn schema(config: &IdempotencyConfig) -> Result<Option<String>, VerbError> {
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => {
             let table = table(url, config.postgres.table_name.as_deref());
-            let is_plain = config.postgres.dialect == Some(retryproof::config::SqlDialect::Plain)
+            // The store checks its options, so wrong ones are refused here too.
+            retryproof::postgres::PostgresConfig::from_url(url)?;
+            let is_plain = config.postgres.dialect == Some(SqlDialect::Plain)
                 || named(url, "dialect=", None) == Some("plain");
-            Ok(Some(match is_plain {
-                true => retryproof::postgres::plain_schema_sql(&table)?,
-                false => retryproof::postgres::schema_sql(&table)?,
+            let dialect = if is_plain { SqlDialect::Plain } else { SqlDialect::Postgres };
+            let partitions = named(url, "partitions=", None).and_then(|number| number.parse().ok());
+            Ok(Some(match (config.postgres.partitions.or(partitions), dialect) {
+                (Some(partitions), _) => partitioned_schema_sql(&table, dialect, partitions)?,
+                (None, SqlDialect::Plain) => retryproof::postgres::plain_schema_sql(&table)?,
+                (None, SqlDialect::Postgres) => retryproof::postgres::schema_sql(&table)?,
             }))
         }
         #[cfg(feature = "mysql")]

@@ -163,6 +163,59 @@ fn every_verb_works_on_every_server() {
 }
 
 #[test]
+fn sto_3_migrate_divides_a_new_table_into_partitions() {
+    let url = postgres_url();
+    let with = |arguments: &[&str]| {
+        crate::support::bare().args(arguments).args(["--store", &url]).output().unwrap()
+    };
+    let printed = with(&["migrate", "--print", "--partitions", "3"]);
+    assert_eq!(code(&printed), 0, "{}", err(&printed));
+    assert_eq!(out(&printed).matches("PARTITION OF").count(), 3, "{}", out(&printed));
+    for _ in 0..2 {
+        let migrated = with(&["migrate", "--partitions", "3"]);
+        assert_eq!(code(&migrated), 0, "{}", err(&migrated));
+    }
+    let other = with(&["migrate", "--partitions", "4"]);
+    assert_eq!(code(&other), 2, "{}", err(&other));
+    assert!(err(&other).contains("another number of hash partitions"), "{}", err(&other));
+    let again = with(&["migrate"]);
+    assert_eq!(code(&again), 0, "{}", err(&again));
+    let stats = with(&["stats", "--output", "json"]);
+    let stats: serde_json::Value = serde_json::from_str(&out(&stats)).unwrap();
+    assert!(stats["store_bytes"].as_u64() > Some(0), "{stats}");
+    let doctor = with(&["doctor"]);
+    assert_eq!(code(&doctor), 0, "{}", out(&doctor));
+}
+
+#[test]
+fn sto_3_cfg_1_partitions_are_refused_by_name_where_they_have_no_place() {
+    let postgres = "postgres://app:canary@127.0.0.1:1/shop";
+    for number in ["0", "1", "129", "-1", "x", ""] {
+        let arguments = ["migrate", "--store", postgres, "--partitions", number];
+        let refused = crate::support::bare().args(arguments).output().unwrap();
+        assert_eq!(code(&refused), 2, "{number}: {}", err(&refused));
+        assert!(err(&refused).contains("--partitions"), "{number}: {}", err(&refused));
+    }
+    let stores =
+        ["sqlite:a.db", "mysql://app:canary@127.0.0.1:1/shop", "redis://:canary@h", "memory:"];
+    for store in stores {
+        for print in [&["--print"][..], &[]] {
+            let arguments = ["migrate", "--store", store, "--partitions", "4"];
+            let refused = crate::support::bare().args(arguments).args(print).output().unwrap();
+            assert_eq!(code(&refused), 2, "{store}: {}", err(&refused));
+            let said = err(&refused);
+            assert!(said.contains("`--partitions`") && said.contains("PostgreSQL"), "{said}");
+            assert!(!said.contains("canary"), "{said}");
+        }
+    }
+    let twice =
+        ["migrate", "--store", "postgres://127.0.0.1:1/d?partitions=4", "--partitions", "4"];
+    let refused = crate::support::bare().args(twice).output().unwrap();
+    assert_eq!(code(&refused), 2, "{}", err(&refused));
+    assert!(err(&refused).contains("idempotency.postgres.partitions"), "{}", err(&refused));
+}
+
+#[test]
 fn sto_5_a_server_that_is_away_has_its_exit_code_and_shows_no_password() {
     // Port 1 refuses connections.
     for url in ["postgres://app:canary@127.0.0.1:1/shop", "redis://:canary@127.0.0.1:1"] {

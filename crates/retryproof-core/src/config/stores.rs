@@ -9,6 +9,9 @@ use super::{OutOfBounds, PAUSE_BOUNDS, refused, within};
 
 /// Bounds of a store's `max-connections`, both as a setting and in the store's URL (CFG-1).
 pub const CONNECTION_BOUNDS: RangeInclusive<usize> = 2..=10_000;
+/// Bounds of a PostgreSQL store's `partitions`, both as a setting and in the store's URL (CFG-1).
+/// One partition has no use, and with each partition a call takes longer.
+pub const PARTITION_BOUNDS: RangeInclusive<usize> = 2..=128;
 /// Bounds of a Redis store's `wait-replicas`, both as a setting and in the store's URL (CFG-1).
 pub const REPLICA_BOUNDS: RangeInclusive<usize> = 0..=1_000;
 
@@ -67,6 +70,10 @@ pub struct PostgresSettings {
     pub pooler: Option<Pooler>,
     /// `postgres.dialect`: which SQL the store sends to the server.
     pub dialect: Option<SqlDialect>,
+    /// `postgres.partitions`: into how many hash partitions `migrate` divides a new record table; 2
+    /// to 128. Without this setting, `migrate` creates a table without partitions, and leaves an
+    /// existing table as it is.
+    pub partitions: Option<usize>,
 }
 
 /// Which SQL the PostgreSQL store sends to the server (STO-9).
@@ -144,7 +151,8 @@ impl SqliteSettings {
 impl PostgresSettings {
     pub(super) fn check(&self) -> Result<(), OutOfBounds> {
         check_name("postgres.table-name", self.table_name.as_deref())?;
-        check_count("postgres.max-connections", self.max_connections, &CONNECTION_BOUNDS)
+        check_count("postgres.max-connections", self.max_connections, &CONNECTION_BOUNDS)?;
+        check_count("postgres.partitions", self.partitions, &PARTITION_BOUNDS)
     }
 }
 

@@ -113,6 +113,8 @@ const ROWS: &[Row] = &[
           bad_toml: BAD_WORD, bad_variable: BAD_WORD_VARIABLE },
     Row { key: "postgres.dialect", toml: "'plain'", variable: "plain", arrived: |c| c.postgres.dialect == Some(SqlDialect::Plain),
           bad_toml: BAD_WORD, bad_variable: BAD_WORD_VARIABLE },
+    Row { key: "postgres.partitions", toml: "16", variable: "16", arrived: |c| c.postgres.partitions == Some(16),
+          bad_toml: &["0", "1", "129", "-1", "'16'"], bad_variable: &["", "x", "1", "129"] },
     Row { key: "mysql.table-name", toml: "'r_2'", variable: "r_2", arrived: |c| c.mysql.table_name.as_deref() == Some("r_2"),
           bad_toml: BAD_NAME, bad_variable: BAD_NAME_VARIABLE },
     Row { key: "mysql.max-connections", toml: "20", variable: "20", arrived: |c| c.mysql.max_connections == Some(20),

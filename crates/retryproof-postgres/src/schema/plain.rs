@@ -5,10 +5,12 @@
 
 use std::time::Duration;
 
+use retryproof_core::config::SqlDialect;
 use retryproof_core::{Error, ErrorKind, IdentitySecret, Result};
 use retryproof_store_kit::{MetaRows, Schema, jitter, table_name, warn_no_audit_table};
 use sqlx_postgres::PgConnection;
 
+use super::partitions::Partitions;
 use super::{migration_error, open, read_meta};
 use crate::config::{DEFAULT_TABLE, PostgresConfig};
 use crate::connection::{ServerInfo, execute_text};
@@ -57,15 +59,33 @@ pub fn plain_schema_sql(table: &str) -> Result<String> {
 /// Creates or updates the tables, with each statement in a transaction of its own. Two processes
 /// that create the same table at the same time can disturb each other, because no lock keeps them
 /// apart. Each statement is therefore sent again until one of the processes has created the table.
-pub(super) async fn apply(config: &PostgresConfig, table: &str) -> Result<()> {
+/// A divided table and its partitions share a transaction, so the table is never left with only
+/// some of its partitions.
+pub(super) async fn apply(
+    config: &PostgresConfig,
+    table: &str,
+    partitions: Option<Partitions>,
+) -> Result<()> {
     let mut conn = open(config).await?;
     let secret = config.identity_secret.as_ref();
     let found = meta_rows(&mut conn, table).await.map_err(migration_error)?;
     found.check_secret(secret)?;
+    if let Some(partitions) = partitions {
+        partitions.check_before(&mut conn, table, SqlDialect::Plain).await?;
+    }
     for script in SCHEMA.pending(found.versions)? {
-        let script = IdentitySecret::mark_schema(secret, script).replace(DEFAULT_TABLE, table);
-        for statement in script.split(";\n").filter(|statement| !statement.trim().is_empty()) {
+        let script = IdentitySecret::mark_schema(secret, script);
+        let script = match partitions {
+            Some(partitions) => partitions.divide(&script),
+            None => script,
+        };
+        // An empty line ends a statement, or a table with its partitions.
+        for statement in script.replace(DEFAULT_TABLE, table).split(";\n\n") {
             create(&mut conn, statement).await.map_err(migration_error)?;
+            // The versions follow the tables, so a table that lacks a partition gets none.
+            if let Some(partitions) = partitions {
+                partitions.check_after(&mut conn, table, SqlDialect::Plain).await?;
+            }
         }
     }
     // Another process may have set up the same tables with another secret in the meantime.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The conformance kit (STO-2): on PostgreSQL, again behind pgbouncer in transaction mode, and on a
-//! primary with a synchronous standby.
+//! primary with a synchronous standby, there on a table with partitions (STO-3).
 
 use std::sync::Arc;
 
@@ -46,8 +46,11 @@ impl Ledger<PostgresTx> for Rows {
 /// Returns the store on `url`. The test itself creates, damages and drops its tables on `direct`,
 /// without a pooler and on one host.
 async fn subject(direct: String, url: String, pooler: Pooler) -> Subject {
-    let table = Table::on(direct).await;
     let config = PostgresConfig::from_url(&url).expect("a valid URL").with_pooler(pooler);
+    subject_of(Table::on(direct).await, config).await
+}
+
+async fn subject_of(table: Table, config: PostgresConfig) -> Subject {
     let app = table.url.clone();
     subject_on(table, config, &app, ()).await.with_wake_ups().build()
 }
@@ -115,7 +118,8 @@ pub(crate) async fn subject_on(
             let _ = &proxies;
             let table = Arc::clone(&table);
             async move {
-                let rows = "string_agg(ctid::text||xmin::text||xmax::text, ',' ORDER BY ctid)";
+                let rows = "string_agg(tableoid::text||ctid::text||xmin::text||xmax::text, ',' \
+                            ORDER BY tableoid, ctid)";
                 let sql =
                     format!("SELECT hashtext(coalesce({rows},''))::bigint FROM \"{}\"", table.name);
                 u64::from_ne_bytes(table.stranger().await.number(sql).await.to_ne_bytes())
@@ -155,7 +159,7 @@ mod behind_pgbouncer {
     retryproof_testkit::conformance! { time = real, factory = behind_pgbouncer }
 }
 
-/// Several hosts (STO-7): each commit waits for the standby.
+/// Several hosts (STO-7): each commit waits for the standby. The table has partitions.
 mod with_a_standby {
     use super::*;
 
@@ -164,7 +168,10 @@ mod with_a_standby {
         let (login, hosts) = url.split_once('@').expect("a user");
         let (primary, rest) = hosts.split_once(',').expect("two hosts");
         let (_, database) = rest.split_once('/').expect("a database");
-        subject(format!("{login}@{primary}/{database}"), url.clone(), Pooler::Detect).await
+        let table = Table::absent(format!("{login}@{primary}/{database}"));
+        table.config().with_partitions(5).migrate().await.expect("migrated");
+        let config = PostgresConfig::from_url(&url).expect("a valid URL");
+        subject_of(table, config.with_partitions(5)).await
     }
 
     retryproof_testkit::conformance! { time = real, factory = with_a_standby }

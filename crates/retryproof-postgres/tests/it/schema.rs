@@ -4,6 +4,7 @@
 
 mod functions;
 mod identity;
+mod partitions;
 mod versions;
 
 use retryproof_core::store::Peeked;

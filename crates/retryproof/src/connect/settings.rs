@@ -107,6 +107,10 @@ fn postgres(
         once(url, "dialect", "idempotency.postgres.dialect")?;
         server = server.with_dialect(dialect);
     }
+    if let Some(partitions) = config.postgres.partitions {
+        once(url, "partitions", "idempotency.postgres.partitions")?;
+        server = server.with_partitions(partitions);
+    }
     if let Some(secret) = &config.identity_secret {
         server = server.with_identity_secret(secret.clone());
     }
@@ -205,6 +209,7 @@ mod tests {
         config.postgres.max_connections = Some(33);
         config.postgres.pooler = Some(retryproof_core::config::Pooler::Transaction);
         config.postgres.dialect = Some(retryproof_core::config::SqlDialect::Plain);
+        config.postgres.partitions = Some(5);
         config.mysql.table_name = Some("pay".to_owned());
         config.mysql.max_connections = Some(33);
         config.redis.prefix = Some("pay".to_owned());
@@ -212,7 +217,14 @@ mod tests {
         for (url, all) in [
             (
                 "postgres://h/d",
-                &["\"pay\"", "connections: 33", "Transaction", "Plain", "call_timeout: 16s"][..],
+                &[
+                    "\"pay\"",
+                    "connections: 33",
+                    "Transaction",
+                    "Plain",
+                    "partitions: Some(5)",
+                    "call_timeout: 16s",
+                ][..],
             ),
             (
                 "mysql://h/d",

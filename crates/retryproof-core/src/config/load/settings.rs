@@ -60,6 +60,7 @@ pub(super) const SETTINGS: &[Setting] = settings! {
     "postgres.max-connections" => postgres.max_connections = count, Some;
     "postgres.pooler" => postgres.pooler = pooler, Some;
     "postgres.dialect" => postgres.dialect = dialect, Some;
+    "postgres.partitions" => postgres.partitions = count, Some;
     "mysql.table-name" => mysql.table_name = text, Some;
     "mysql.max-connections" => mysql.max_connections = count, Some;
     "redis.prefix" => redis.prefix = text, Some;

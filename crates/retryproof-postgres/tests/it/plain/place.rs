@@ -14,9 +14,10 @@ const DATABASE: &str = "retryproof_plain";
 const ROLE: &str = "retryproof_plain";
 
 /// The functions of PostgreSQL that the dialect calls. The server refuses all others to the role,
-/// except those behind operators, casts and aggregates.
+/// except those behind operators, casts and aggregates. The server itself calls
+/// `satisfies_hash_partition`, to check in which partition a row belongs.
 const ALLOWED: &str = "'clock_timestamp','convert_from','date_part','decode','length','now',\
-                       'octet_length','to_timestamp'";
+                       'octet_length','satisfies_hash_partition','to_timestamp'";
 
 /// Creates the database, unless an earlier test has created it. The database gets its name last, so
 /// it exists only with its settings.

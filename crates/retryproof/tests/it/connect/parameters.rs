@@ -58,6 +58,11 @@ fn parameters() -> Vec<Parameter> {
             "postgres.dialect",
             (&["postgres", "plain"], &["", "Plain", "cockroach"]),
         ),
+        of(
+            "postgres://h/d?partitions=",
+            "postgres.partitions",
+            (&["2", "16", "128"], &["", "0", "1", "129", "-1", "2.5", "x", "99999999999999999999"]),
+        ),
         of("mysql://h/d?table=", "mysql.table-name", NAMES),
         of("mysql://h/d?max-connections=", "mysql.max-connections", CONNECTIONS),
         of("redis://h?prefix=", "redis.prefix", NAMES),

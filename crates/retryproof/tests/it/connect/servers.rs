@@ -181,7 +181,7 @@ async fn cfg_1_the_keys_of_redis_reach_the_store() {
 #[tokio::test]
 async fn cfg_1_what_the_url_and_a_key_both_say_is_refused() {
     type Set = fn(&mut IdempotencyConfig);
-    let cases: [(&str, &str, Set); 9] = [
+    let cases: [(&str, &str, Set); 10] = [
         ("postgres://h/d?table=t", "postgres.table-name", |c| {
             c.postgres.table_name = Some("t".to_owned())
         }),
@@ -194,6 +194,7 @@ async fn cfg_1_what_the_url_and_a_key_both_say_is_refused() {
         ("postgres://h/d?dialect=plain", "postgres.dialect", |c| {
             c.postgres.dialect = Some(retryproof::config::SqlDialect::Plain);
         }),
+        ("postgres://h/d?partitions=4", "postgres.partitions", |c| c.postgres.partitions = Some(4)),
         ("mysql://h/d?table=t", "mysql.table-name", |c| c.mysql.table_name = Some("t".to_owned())),
         ("mariadb://h/d?max-connections=3", "mysql.max-connections", |c| {
             c.mysql.max_connections = Some(3)

@@ -47,6 +47,7 @@ fn cfg_1_every_setting_is_on_the_page_with_its_variable_and_default() {
                 | "seal.keys"
                 | "seal.master"
                 | "postgres.pooler"
+                | "postgres.partitions"
         );
         let loaded = IdempotencyConfig::from_sources(None, [(variable, value.clone())]);
         let of_a_store = STORES
