@@ -23,19 +23,22 @@ const CLAIM: Duration = Duration::from_secs(54);
 /// The longest pause between two rounds of one process.
 const LATEST: Duration = Duration::from_secs(66);
 
-/// A store that keeps claims, and records when it was purged.
+/// A store that keeps claims, and records when it was claimed and purged.
 #[derive(Debug, Clone)]
 struct Claimed {
     inner: Arc<MemoryStore>,
     until: Arc<Mutex<Option<Instant>>>,
     rounds: Arc<Mutex<Vec<Instant>>>,
+    /// When processes claimed, with or without success.
+    claims: Arc<Mutex<Vec<Instant>>>,
     refuses: Option<ErrorKind>,
 }
 
 impl Claimed {
     fn new() -> Self {
         let inner = Arc::new(MemoryStore::new());
-        Self { inner, until: Arc::default(), rounds: Arc::default(), refuses: None }
+        let (rounds, claims) = (Arc::default(), Arc::default());
+        Self { inner, until: Arc::default(), rounds, claims, refuses: None }
     }
 
     /// Returns the pauses between the rounds so far.
@@ -59,6 +62,7 @@ impl Purge for Claimed {
     }
 
     async fn claim_purge(&self, at_most: Duration) -> Result<bool> {
+        self.claims.lock().push(Instant::now());
         if let Some(kind) = self.refuses {
             return Err(Error::new(kind, "as told"));
         }
@@ -111,6 +115,26 @@ async fn sto_6_one_process_of_a_fleet_purges_in_each_interval() {
     }
     assert_eq!(purged, pauses.len() + 1, "the process that purged reports each round");
     assert!(left > 50, "the other processes report that they skipped theirs: {left}");
+}
+
+/// A deployment starts all processes of a fleet at the same instant.
+#[tokio::test(start_paused = true)]
+async fn sto_6_processes_that_start_together_do_not_claim_together() {
+    let store = Claimed::new();
+    let began = Instant::now();
+    let mut fleet = Vec::new();
+    for _ in 0..20 {
+        fleet.push(process(&store, true).await);
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    sleep(LATEST + Duration::from_millis(1)).await;
+    let first: Vec<_> = store.claims.lock().iter().map(|claim| *claim - began).collect();
+    assert_eq!(first.len(), 20);
+    assert!(first.iter().all(|after| (MINUTE..=LATEST).contains(after)), "{first:?}");
+    // The first claims are at random instants within 6 s.
+    let distinct: std::collections::BTreeSet<_> = first.iter().collect();
+    assert!(distinct.len() >= 15, "{first:?}");
+    assert_eq!(store.rounds.lock().len(), 1, "one of the claims was granted");
 }
 
 #[tokio::test(start_paused = true)]
