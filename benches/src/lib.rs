@@ -7,7 +7,8 @@
 //! xtask bench --runs 5 memory` adds runs until there are five of this revision, so the same
 //! command continues after an interruption. `BENCHMARKS.md` shows medians and quartiles over all
 //! runs of the same revision, and `docs/bench/<suite>.svg` shows the plot of the last run; the exit
-//! code says whether the medians meet all goals.
+//! code says whether the medians meet all goals. `cargo xtask bench growth --records 20000000
+//! --partitions 16` measures a PostgreSQL table of another size or form, and only prints figures.
 //!
 //! # Adding a suite
 //! Write `src/<name>.rs` with `run` and, where it measures in child processes, `child`; add
@@ -109,6 +110,12 @@ fn run(names: &[String]) -> Result<bool, String> {
         return Err(
             "this build is not optimised: use cargo run --release -p retryproof-benches".into()
         );
+    }
+    if let [suite, options @ ..] = names
+        && suite == "growth"
+        && !options.is_empty()
+    {
+        return servers::long::sized(options).map(|()| true);
     }
     let (wanted, names) = match names {
         [option, runs, names @ ..] if option == "--runs" => {

@@ -50,6 +50,7 @@ const OVER: u64 = 200_000;
 pub(crate) struct Place {
     url: String,
     name: String,
+    partitions: Option<usize>,
     control: Mutex<PgConnection>,
 }
 
@@ -82,7 +83,12 @@ impl Place {
     pub(crate) async fn new() -> Result<Self, String> {
         let url = url("postgres")?;
         let control = options(&url)?.connect().await.map_err(text)?;
-        Ok(Self { url, name: own_name(), control: Mutex::new(control) })
+        Ok(Self { url, name: own_name(), partitions: None, control: Mutex::new(control) })
+    }
+
+    /// Divides the tables that are created from now on.
+    pub(crate) fn divided(self, partitions: Option<usize>) -> Self {
+        Self { partitions, ..self }
     }
 
     fn table(&self, part: &str) -> String {
@@ -91,6 +97,10 @@ impl Place {
 
     async fn migrated(&self, part: &str) -> Result<PostgresConfig, String> {
         let config = config(&self.url, &self.table(part))?;
+        let config = match self.partitions {
+            Some(partitions) => config.with_partitions(partitions),
+            None => config,
+        };
         config.migrate().await.map_err(text)?;
         Ok(config)
     }
@@ -159,6 +169,8 @@ impl Place {
             self.table(part)
         );
         let sql: Arc<str> = sql.into();
+        let (began, step) = (now(), (records / 20).max(100_000));
+        let (mut filled, mut shown) = (0, step);
         for chunk in sorted_keys(records).chunks(20_000) {
             let keys: Vec<&[u8]> = chunk.iter().map(String::as_bytes).collect();
             let insert = query::<Postgres>(AssertSqlSafe(Arc::clone(&sql)))
@@ -166,6 +178,15 @@ impl Place {
                 .bind(keys)
                 .bind(&VALUE[..]);
             self.control.lock().await.execute(insert).await.map_err(text)?;
+            filled += chunk.len() as u64;
+            if filled >= shown {
+                let took = began.elapsed().as_secs();
+                println!("filled {filled} of {records} records in {took} s");
+                shown += step;
+            }
+        }
+        if filled > step {
+            println!("vacuum and analyze the table, and then measure");
         }
         self.run(format!("VACUUM ANALYZE \"{}\"", self.table(part))).await.map(drop)
     }

@@ -12,8 +12,11 @@ use crate::services::ForTests;
 const ON_SERVERS: [&str; 3] = ["postgres", "mariadb", "redis"];
 
 pub(crate) fn run(root: &Path, suites: &[String]) -> Verdict {
+    // With options, `growth` measures PostgreSQL only.
+    let is_sized = suites.len() > 1 && suites[0] == "growth";
     let needed = |service: &str| {
         ON_SERVERS.contains(&service)
+            && !(is_sized && service != "postgres")
             && (suites.is_empty()
                 || suites.len() == 2 && suites[0] == "--runs"
                 || suites.iter().any(|suite| suite == service || suite == "growth"))

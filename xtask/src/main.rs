@@ -46,6 +46,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                  measure (memory, http, sqlite, postgres, mariadb, redis; all of them without a name, but not growth, which
                  takes long) and write BENCHMARKS.md; starts the servers it needs. With --runs, until N runs of the revision
                  are kept: the same command continues after an interruption
+  bench growth [--records N] [--partitions N]
+                 measure a PostgreSQL table of another size (up to 20000000) or with partitions, and only print the figures
   bite [--stores LIST] [--layers LIST] [--defects LIST] [--secs N]
                  plant each defect in each store (memory, sqlite, postgres, mariadb, redis), and print which test of the kit, of the
                  simulation and of the kill test catches it; fails if a cell of this table is empty. Starts the servers it needs
