@@ -23,8 +23,7 @@ mod acquire;
 const MAX_CONFLICT_RETRIES: u32 = 20;
 /// The longest pause before a statement is sent again.
 const MAX_CONFLICT_PAUSE: Duration = Duration::from_millis(20);
-/// How many times an operation is retried because a row stayed locked for a second, or because the
-/// record that refused the upsert has since expired or been released.
+/// How many times an operation is retried because a row stayed locked for a second.
 const MAX_LOCK_RETRIES: u32 = 2;
 
 pub(crate) struct Executor {

@@ -93,11 +93,8 @@ impl Executor {
                 {
                     statement = Statement::Grant;
                 }
-                Upserted::NotGranted(RecordStatus::Absent(Some(_)))
-                    if retries < MAX_LOCK_RETRIES =>
-                {
-                    retries += 1;
-                }
+                // The lease was live when the upsert ran, and has ended since then. The caller asks
+                // again at the end of the lease, which is now.
                 Upserted::NotGranted(RecordStatus::Absent(Some(ended))) => {
                     return Ok(Acquired::Busy(ended));
                 }

@@ -268,12 +268,22 @@ async fn cmp_9_a_value_over_the_packet_limit_is_too_large() {
         // Ignore an error, because the connection may already be closed.
         let _ = sqlx::query(AssertSqlSafe(format!("KILL {session}"))).execute(&mut root).await;
     }
+    let before = connections(&mut root).await;
     let error = store.complete(&key, owner, &of(most)).await.expect_err("too large");
     says(&error, ErrorKind::TooLarge, &["max_allowed_packet"]);
     assert_eq!(
         store.complete(&key, owner, &of(100)).await.expect("completed"),
         FencedWrite::Applied
     );
+    // The store did not send the value, for which the server would have closed the connection.
+    assert_eq!(connections(&mut root).await, before + 1);
+}
+
+/// Returns how many connections the server has accepted so far.
+async fn connections(root: &mut MySqlConnection) -> i64 {
+    let text = "SELECT CAST(VARIABLE_VALUE AS SIGNED) FROM information_schema.GLOBAL_STATUS
+                WHERE VARIABLE_NAME = 'CONNECTIONS'";
+    sqlx::query_scalar(text).fetch_one(root).await.expect("a number")
 }
 
 #[tokio::test]

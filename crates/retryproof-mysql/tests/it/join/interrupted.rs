@@ -5,12 +5,21 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use retryproof_core::store::{OwnedTx, Param, Peeked, TxPort, TxSource};
-use retryproof_core::{Acquisition, Error, ExecuteError, IdempotencyEngine, Outcome, Result};
+use retryproof_core::{
+    Acquisition, Error, ErrorKind, ExecuteError, IdempotencyEngine, Outcome, Result,
+};
 use retryproof_mysql::{MySqlPool, MysqlConfig, MysqlDialect, MysqlStore, MysqlTx as Tx};
+use sqlx::mysql::MySqlConnection;
 use sqlx::{Executor as _, Row as _, raw_sql};
 
 use super::{ctx, pool, value, world, write};
 use crate::support::{sql, stranger, url};
+
+/// Lets the server end the connection.
+async fn kill(conn: &mut MySqlConnection) {
+    let row = conn.fetch_one(raw_sql("SELECT CAST(CONNECTION_ID() AS SIGNED)")).await.unwrap();
+    sql(&mut stranger().await, &format!("KILL {}", row.get::<i64, _>(0))).await;
+}
 
 /// If the server ends the connection before the COMMIT, nothing is committed. If only the answer to
 /// the COMMIT is lost, everything is.
@@ -38,10 +47,7 @@ async fn cmp_7_mysql_a_connection_that_dies_at_the_commit_leaves_neither() {
                 self.0.commit_tx().await?;
                 return Err(Error::unavailable("the answer was lost"));
             }
-            let row =
-                self.0.fetch_one(raw_sql("SELECT CAST(CONNECTION_ID() AS SIGNED)")).await.unwrap();
-            let process: i64 = row.get(0);
-            sql(&mut stranger().await, &format!("KILL {process}")).await;
+            kill(&mut self.0).await;
             self.0.commit_tx().await
         }
         async fn roll_back_tx(self) -> Result<()> {
@@ -74,6 +80,22 @@ async fn cmp_7_mysql_a_connection_that_dies_at_the_commit_leaves_neither() {
             }
         }
     }
+    world.end().await;
+}
+
+/// A connection that the server ended is an outage. The error does not say that the action ended
+/// its transaction.
+#[tokio::test]
+async fn cmp_7_sto_5_mysql_a_connection_that_ends_is_an_outage() {
+    let world = world().await;
+    let mut tx = TxSource::<MysqlDialect>::begin(&world.pool).await.unwrap();
+    kill(&mut tx).await;
+    let error = tx.commit_tx().await.expect_err("the connection has ended");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let mut tx = world.pool.begin().await.unwrap();
+    kill(&mut tx).await;
+    let error = tx.run_statement("DO 1", &[]).await.expect_err("the connection has ended");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     world.end().await;
 }
 

@@ -9,6 +9,7 @@ use retryproof_mysql::sqlx_08::MysqlTx as Tx;
 use sqlx_core_08::executor::Executor as _;
 use sqlx_core_08::pool::PoolOptions;
 use sqlx_core_08::raw_sql::raw_sql;
+use sqlx_core_08::row::Row as _;
 use sqlx_mysql_08::{MySql, MySqlConnection, MySqlPool};
 
 use crate::join::{World, ctx, value, world};
@@ -118,6 +119,34 @@ async fn cmp_7_sqlx_08_mysql_complete_in_joins_a_transaction_that_the_program_be
     assert!(refused.to_string().contains("no longer open"), "{refused}");
     drop(tx);
     assert!(world.pay("3").await.unwrap().is_executed());
+    world.end().await;
+}
+
+/// The pool has one connection. It stays open through a commit, a rollback and a transaction that
+/// the action ended.
+#[tokio::test]
+async fn cmp_7_sqlx_08_mysql_a_pool_keeps_its_connection() {
+    let world = world().await;
+    let pool = PoolOptions::<MySql>::new().max_connections(1).connect(&url()).await.unwrap();
+    let joined = world.engine.joined(pool.clone()).unwrap();
+    let number = async || {
+        let text = raw_sql("SELECT CAST(CONNECTION_ID() AS SIGNED)");
+        let row = pool.acquire().await.unwrap().fetch_one(text).await.unwrap();
+        row.get::<i64, _>(0)
+    };
+    let first = number().await;
+    for (key, statement, fails) in
+        [("commit", "DO 1", false), ("roll back", "DO 1", true), ("ended", "ROLLBACK", false)]
+    {
+        let paid = joined
+            .execute(ctx(key), async |tx: &mut Tx| {
+                tx.execute(raw_sql(statement)).await.unwrap();
+                if fails { Err("declined") } else { Ok(String::new()) }
+            })
+            .await;
+        assert_eq!(paid.is_ok(), key == "commit", "{paid:?}");
+        assert_eq!(number().await, first, "{key}");
+    }
     world.end().await;
 }
 
