@@ -17,6 +17,8 @@ use crate::support::{
 
 /// A conflict, for which the server asks to send the statement again.
 const DEADLOCK: &str = "SQLSTATE '40001' SET MYSQL_ERRNO = 1213";
+/// A login that is no longer accepted, for which the store tries a new connection.
+const REJECTED: &str = "SQLSTATE '28000' SET MYSQL_ERRNO = 1045";
 /// A row that another transaction keeps locked for too long.
 const ROW_LOCKED: &str = "SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205";
 
@@ -80,6 +82,20 @@ async fn sto_5_a_conflict_is_sent_again_twenty_times_with_short_pauses() {
     server.refuse(0).await;
     let extended = server.store.extend(&key, owner, DAY).await.expect("the conflicts have ended");
     assert_eq!(extended, FencedWrite::Applied);
+}
+
+#[tokio::test]
+async fn sto_5_a_call_tries_one_new_connection() {
+    let mut server = Refusing::with(REJECTED).await;
+    let (key, owner) = (id(CANARY), OwnerId::new());
+    grant(&server.store, &key, owner).await;
+    server.refuse(1).await;
+    let extended = server.store.extend(&key, owner, DAY).await.expect("a new connection works");
+    assert_eq!((extended, server.left().await), (FencedWrite::Applied, 0));
+    server.refuse(100).await;
+    let error = server.store.extend(&key, owner, DAY).await.expect_err("no connection works");
+    assert_eq!((error.kind(), server.left().await), (ErrorKind::Config, 98), "{error}");
+    assert_masked(&error);
 }
 
 #[tokio::test]
