@@ -222,10 +222,13 @@ impl<'a> Nemesis<'a> {
         self.server.as_deref().is_some_and(Server::is_cluster)
     }
 
-    /// Without connections that can be disturbed, stops are almost the only fault that lasts. They
-    /// are then twice as frequent, so that enough calls overlap one.
+    /// Without connections that can be disturbed, or if only kills and stops are asked for, stops
+    /// are almost the only fault that lasts. They are then twice as frequent, so that enough calls
+    /// overlap one.
     fn stop_every(&self) -> u64 {
-        let only_stops_last = self.proxies.is_empty() && self.workers.count() > 1;
+        let asked_for_no_other = self.next.iter().all(|(kind, _)| ["kill", "stop"].contains(kind));
+        let only_stops_last =
+            (self.proxies.is_empty() || asked_for_no_other) && self.workers.count() > 1;
         if only_stops_last { STOP_EVERY / 2 } else { STOP_EVERY }
     }
 
