@@ -30,7 +30,8 @@ impl PostgresConfig {
     /// use retryproof_postgres::PostgresConfig;
     ///
     /// # fn main() -> retryproof_core::Result<()> {
-    /// let config = PostgresConfig::from_url("postgres://app@db.internal/shop")?.with_partitions(16);
+    /// let url = "postgres://app@db.internal/shop";
+    /// let config = PostgresConfig::from_url(url)?.with_partitions(16);
     /// // The same as:
     /// let config = PostgresConfig::from_url("postgres://app@db.internal/shop?partitions=16")?;
     /// # let _ = config;
