@@ -94,7 +94,7 @@ async fn sto_5_a_call_tries_one_new_connection() {
     assert_eq!((extended, server.left().await), (FencedWrite::Applied, 0));
     server.refuse(100).await;
     let error = server.store.extend(&key, owner, DAY).await.expect_err("no connection works");
-    assert_eq!((error.kind(), server.left().await), (ErrorKind::Config, 98), "{error}");
+    assert_eq!((error.kind(), server.left().await), (ErrorKind::Unavailable, 98), "{error}");
     assert_masked(&error);
 }
 
