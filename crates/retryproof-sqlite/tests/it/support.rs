@@ -29,6 +29,8 @@ impl Dir {
         let name =
             format!("retryproof-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
+        // A killed process may have had the same process ID, and left its files.
+        let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a directory for the test");
         Self(path)
     }
