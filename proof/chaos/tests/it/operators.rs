@@ -40,8 +40,10 @@ fn interfered(name: &str, store: &str, options: &[&str]) -> Ran {
 
 #[track_caller]
 fn holds(store: &str) {
-    let faults: &[&str] = if store == "memory" { &[] } else { &["--faults", "kill,stop"] };
-    let ran = interfered(store, store, faults);
+    // Lost answers, of which operators of the memory store get many, would excuse too much: 1.7 and
+    // 2.0 % of the operations, of at most 2 %.
+    let faults = if store == "memory" { "stop,clock" } else { "kill,stop" };
+    let ran = interfered(store, store, &["--faults", faults]);
     ran.holds();
     assert!(ran.count("of them changed a record") > 0, "{}", ran.said);
 }
