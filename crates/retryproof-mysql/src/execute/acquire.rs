@@ -93,8 +93,8 @@ impl Executor {
                 {
                     statement = Statement::Grant;
                 }
-                // The lease was live when the upsert ran, and has ended since then. The caller asks
-                // again at the end of the lease, which is now.
+                // The lease was live when the upsert ran, and has ended since then. The answer says
+                // that no time is left, so the caller asks again at once.
                 Upserted::NotGranted(RecordStatus::Absent(Some(ended))) => {
                     return Ok(Acquired::Busy(ended));
                 }
