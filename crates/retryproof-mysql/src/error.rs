@@ -27,8 +27,10 @@ pub(crate) enum Recovery {
     ReconnectForNextCall,
     /// The server accepts no more connections: wait until another call returns its connection.
     AwaitReturned,
-    /// The server refuses all writes, or only those that need space, but still answers reads.
+    /// The server refuses all writes, but still answers reads.
     ReadOnly,
+    /// The server refuses writes that need space, but still answers reads.
+    Full,
     /// The call cannot recover: report the error.
     None,
 }
@@ -239,7 +241,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
              read-only mode",
         ),
         1114 | 1021 | 1041 | 1037 | 1038 | 1030 | 3019 | 1534 => (
-            ReadOnly,
+            Recovery::Full,
             Full,
             "the server's table, disk or memory is full; free space, or purge expired records",
         ),
@@ -405,8 +407,8 @@ mod tests {
             (1290, "HY000", Recovery::ReadOnly, ErrorKind::Unavailable),
             (1792, "25006", Recovery::ReadOnly, ErrorKind::Unavailable),
             (1836, "HY000", Recovery::ReadOnly, ErrorKind::Unavailable),
-            (1114, "HY000", Recovery::ReadOnly, ErrorKind::Full),
-            (1021, "HY000", Recovery::ReadOnly, ErrorKind::Full),
+            (1114, "HY000", Recovery::Full, ErrorKind::Full),
+            (1021, "HY000", Recovery::Full, ErrorKind::Full),
             (1153, "08S01", Recovery::RetryOnNewConnection, ErrorKind::TooLarge),
             (1040, "08004", Recovery::AwaitReturned, ErrorKind::Unavailable),
             (1053, "08S01", Recovery::RetryOnNewConnection, ErrorKind::Unavailable),

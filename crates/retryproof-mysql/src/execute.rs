@@ -144,7 +144,7 @@ impl Executor {
                     lent.invalidate_idle();
                     return Err(Failure { recovery, error });
                 }
-                Recovery::Retry | Recovery::RowLocked | Recovery::None => {
+                Recovery::Retry | Recovery::RowLocked | Recovery::Full | Recovery::None => {
                     lent.release();
                     return Err(failure);
                 }

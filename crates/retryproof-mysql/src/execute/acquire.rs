@@ -69,8 +69,8 @@ impl Executor {
                         },
                     }
                 }
-                // A read-only server can still replay complete records.
-                Err(failure) if failure.recovery == Recovery::ReadOnly => {
+                // A server that refuses writes can still replay complete records.
+                Err(failure) if matches!(failure.recovery, Recovery::ReadOnly | Recovery::Full) => {
                     return match find().await.map(|found| RecordStatus::of(found, req)) {
                         Ok(RecordStatus::Complete(stored)) => Ok(Acquired::Complete(stored)),
                         _ => Err(failure),

@@ -228,6 +228,26 @@ async fn sto_1_a_full_table_space_refuses_new_keys_and_keeps_the_rest() {
     says(&error, ErrorKind::Full, &["full", "purge"]);
     assert_masked(&error);
     assert_eq!(replay(&store, &id("done")).await, "result");
+
+    // The server answers, so a refused call keeps its connection, and those of other calls.
+    let mut root = server.root().await;
+    let before = connections(&mut root).await;
+    let (key, owner) = (id("held"), OwnerId::new());
+    grant(&store, &key, owner).await;
+    for _ in 0..20 {
+        let refused = store.complete(&key, owner, &big).await.expect_err("still full");
+        says(&refused, ErrorKind::Full, &["full"]);
+        assert_eq!(replay(&store, &id("done")).await, "result");
+    }
+    let opened = connections(&mut root).await - before;
+    assert!(opened < 10, "20 refused calls opened {opened} connections");
+}
+
+/// Returns how many connections the server has accepted so far.
+async fn connections(root: &mut MySqlConnection) -> u64 {
+    let sql = "SELECT CAST(VARIABLE_VALUE AS UNSIGNED) FROM information_schema.GLOBAL_STATUS \
+               WHERE VARIABLE_NAME='Connections'";
+    sqlx::query_scalar(sql).fetch_one(root).await.expect("a count")
 }
 
 #[tokio::test]
