@@ -2,6 +2,8 @@
 //! [`MysqlConfig::diagnose`]: finds problems with the server, the tables and the account that
 //! endanger the store (OPS-5).
 
+mod replication;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +34,11 @@ const SETTINGS: &str = "SHOW VARIABLES WHERE Variable_name IN \
      ('read_only','super_read_only','innodb_read_only','innodb_flush_log_at_trx_commit',\
      'innodb_doublewrite','log_bin','binlog_format','sync_binlog','transaction_isolation',\
      'tx_isolation','wsrep_on','rpl_semi_sync_master_enabled','rpl_semi_sync_source_enabled',\
-     'rpl_semi_sync_master_wait_point')";
+     'rpl_semi_sync_master_wait_point','rpl_semi_sync_source_wait_point')";
+
+/// Reads whether commits wait for a replica now; a server without the plugin has no such row.
+const WAITS: &str = "SHOW GLOBAL STATUS WHERE Variable_name IN \
+     ('Rpl_semi_sync_master_status','Rpl_semi_sync_source_status')";
 
 /// One statement for each privilege. No statement changes a row, whatever the table contains. The
 /// server checks the privileges first.
@@ -78,7 +84,12 @@ impl MysqlConfig {
         let table = self.table()?;
         let mut connection = Connection::open_first(self).await?;
         let mut findings = Vec::new();
-        check_settings(&settings(&mut connection).await?, &mut findings);
+        let settings = settings(&mut connection).await?;
+        check_settings(&settings, &mut findings);
+        if settings.get("log_bin").is_some_and(|value| is_on(value)) {
+            let exemptions = pairs(&mut connection, replication::EXEMPTIONS).await?;
+            findings.extend(replication::check_account(&exemptions));
+        }
         let sent = wall_clock_micros();
         let clock = rows(&mut connection, CLOCK, table).await?;
         let clock = clock.first().map_or(Ok(0), |row| integer(row, 0, "clock"))?;
@@ -111,10 +122,17 @@ async fn rows(connection: &mut Connection, sql: &str, table: &str) -> Result<Vec
     Ok(found.map_err(classify)?.rows)
 }
 
-async fn settings(connection: &mut Connection) -> Result<HashMap<String, String>> {
+/// Reads rows of two texts.
+async fn pairs(connection: &mut Connection, sql: &str) -> Result<Vec<(String, String)>> {
     let text = |row: &MySqlRow, at| row.try_get::<String, _>(at).map_err(|_| unreadable("setting"));
-    let found = rows(connection, SETTINGS, DEFAULT_TABLE).await?;
-    found.iter().map(|row| Ok((text(row, 0)?.to_ascii_lowercase(), text(row, 1)?))).collect()
+    let found = rows(connection, sql, DEFAULT_TABLE).await?;
+    found.iter().map(|row| Ok((text(row, 0)?, text(row, 1)?))).collect()
+}
+
+async fn settings(connection: &mut Connection) -> Result<HashMap<String, String>> {
+    let mut found = pairs(connection, SETTINGS).await?;
+    found.extend(pairs(connection, WAITS).await?);
+    Ok(found.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect())
 }
 
 /// Returns the privileges that the account lacks.
@@ -133,9 +151,13 @@ async fn missing_privileges(connection: &mut Connection, table: &str) -> Result<
     Ok(missing)
 }
 
+fn is_on(value: &str) -> bool {
+    matches!(value, "1" | "ON" | "on")
+}
+
 fn check_settings(settings: &HashMap<String, String>, findings: &mut Vec<StoreFinding>) {
     let value = |name: &str| settings.get(name).map_or("", String::as_str);
-    let is_on = |name: &str| matches!(value(name), "1" | "ON" | "on");
+    let is_on = |name: &str| is_on(value(name));
     let is = |name: &str, expected: &str| {
         settings.get(name).is_none_or(|value| value.eq_ignore_ascii_case(expected))
     };
@@ -183,7 +205,7 @@ fn check_settings(settings: &HashMap<String, String>, findings: &mut Vec<StoreFi
         ));
     }
     if is_on("log_bin") {
-        check_log(&value, findings);
+        replication::check(&value, findings);
     }
     if is_on("wsrep_on") {
         findings.push(StoreFinding::warning(
@@ -191,47 +213,6 @@ fn check_settings(settings: &HashMap<String, String>, findings: &mut Vec<StoreFi
             "The server is a node of a Galera cluster, on which the store is not tested: a commit \
              on two nodes may grant a key twice, and a crash of several nodes loses commits.",
             "Use one node for all services, or a server with semi-synchronous replicas.",
-        ));
-    }
-}
-
-/// Checks the settings of the binary log, which replicas read.
-fn check_log<'a>(value: &impl Fn(&str) -> &'a str, findings: &mut Vec<StoreFinding>) {
-    if value("binlog_format").eq_ignore_ascii_case("statement") {
-        findings.push(StoreFinding::error(
-            "binlog_format",
-            "`binlog_format` is STATEMENT, with which the server refuses writes at READ COMMITTED, \
-             the isolation level of the store.",
-            "Set `binlog_format = ROW` (or MIXED).",
-        ));
-    }
-    if value("sync_binlog") != "1" {
-        findings.push(StoreFinding::warning(
-            "sync_binlog",
-            format!(
-                "`sync_binlog` is {}: after a power loss, replicas and the server may differ in \
-                 the last commits.",
-                value("sync_binlog")
-            ),
-            "Set `sync_binlog = 1`.",
-        ));
-    }
-    let is_on = |name: &str| matches!(value(name), "1" | "ON" | "on");
-    if !is_on("rpl_semi_sync_master_enabled") && !is_on("rpl_semi_sync_source_enabled") {
-        findings.push(StoreFinding::note(
-            "replication",
-            "The binary log is on and semi-synchronous replication is off: if this server has \
-             replicas, a failover may lose the last commits, so work that was recorded as done \
-             may run again.",
-            "Switch semi-synchronous replication on, with the wait point AFTER_SYNC, before you \
-             rely on a failover.",
-        ));
-    } else if value("rpl_semi_sync_master_wait_point").eq_ignore_ascii_case("AFTER_COMMIT") {
-        findings.push(StoreFinding::warning(
-            "replication",
-            "The wait point of semi-synchronous replication is AFTER_COMMIT: a commit is visible \
-             before a replica has it, so a failover may lose a result that was returned.",
-            "Set `rpl_semi_sync_master_wait_point = AFTER_SYNC`.",
         ));
     }
 }

@@ -83,6 +83,50 @@ async fn ops_5_settings_that_lose_records_are_named() {
 }
 
 #[tokio::test]
+async fn ops_5_sto_10_commits_that_stopped_waiting_for_a_replica_are_named() {
+    let options = ["--log-bin", "--server-id=1", "--sync-binlog=1"];
+    let server = Server::start(&options).await;
+    server.config().migrate().await.expect("migrated");
+    let mut root = server.root().await;
+    for setting in [
+        "rpl_semi_sync_master_timeout=10",
+        "rpl_semi_sync_master_wait_point=AFTER_SYNC",
+        "rpl_semi_sync_master_enabled=ON",
+    ] {
+        sql(&mut root, &format!("SET GLOBAL {setting}")).await;
+    }
+    assert_eq!(ids(&findings(&server.config()).await), [] as [&str; 0]);
+
+    // No replica answers, so this commit ends the wait.
+    let store = MysqlStore::connect(server.config()).await.expect("connected");
+    execute(&store, &id("k"), "v").await;
+    let found = findings(&server.config()).await;
+    assert_eq!(ids(&found), ["replication"]);
+    assert!(found[0].problem.contains("continues asynchronously"), "{found:#?}");
+    assert_eq!(found[0].severity, Severity::Warning);
+}
+
+#[tokio::test]
+async fn ops_5_sto_10_an_account_that_writes_to_a_read_only_server_is_named() {
+    let server = Server::start(&["--log-bin", "--server-id=1"]).await;
+    server.config().migrate().await.expect("migrated");
+    let store = MysqlStore::connect(server.config()).await.expect("connected");
+    let mut root = server.root().await;
+    sql(&mut root, "SET GLOBAL read_only=ON").await;
+    assert_eq!(ids(&findings(&server.config()).await), ["role", "sync_binlog", "replication"]);
+    let refused = store.acquire(&id("k"), &request(OwnerId::new())).await.expect_err("refused");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+
+    sql(&mut root, "GRANT READ_ONLY ADMIN ON *.* TO 'app'@'%'").await;
+    let found = findings(&server.config()).await;
+    assert_eq!(ids(&found), ["role", "sync_binlog", "replication", "read_only"]);
+    assert_eq!(found[3].severity, Severity::Warning);
+    // The finding is true: the server takes the account's writes.
+    let store = MysqlStore::connect(server.config()).await.expect("connected");
+    execute(&store, &id("exempt"), "v").await;
+}
+
+#[tokio::test]
 async fn ops_5_each_missing_privilege_is_named() {
     let table = Table::new().await;
     let mut root = stranger().await;
