@@ -37,7 +37,7 @@ usage: chaos [options]
   --out DIR           keeps the history in DIR (default: a temporary folder)
   --failovers N       repeats the run until the green runs of this revision have made N failovers; the counts
                       are in target/chaos, so the command continues where it stopped
-  --apart-ms N        every second node of `standby` and `standby-async` has a clock that is N ms ahead
+  --apart-ms N        every second server of a group that fails over has a clock that is N ms ahead; not on Redis
   --share F           the share of the minimum counts to reach (default 1: a dedicated machine)
   --slack-ms N        extra time that a shared machine may take (default 3000)
   --guard none|token|lease   what guards effects outside of the store (default token)
@@ -194,8 +194,9 @@ impl Plan {
             }
             plan.set(&option, &value).ok_or_else(|| format!("{option} cannot be {value:?}"))?;
         }
-        if plan.apart_ms > 0 && !plan.store.starts_with("standby") {
-            return Err("--apart-ms needs --store standby or standby-async".into());
+        let is_group = plan.store.contains("standby") || plan.store == "patroni";
+        if plan.apart_ms > 0 && !is_group {
+            return Err("--apart-ms needs a standby, a MariaDB replica or Patroni (--store)".into());
         }
         if let Some(unknown) =
             plan.faults.iter().flatten().find(|fault| !FAULTS.contains(&fault.as_str()))

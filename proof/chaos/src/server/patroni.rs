@@ -17,8 +17,9 @@ use serde_json::{Value, json};
 
 use super::process::Process;
 use super::recipe::{Recipe, program, words};
-use super::standby::{BESIDE_MS, FailsOver, State};
+use super::standby::{BESIDE_MS, FailsOver, NodeClocks, State};
 use super::{End, FailOver, free_port, user};
+use crate::clocks::Preload;
 use crate::mono::{self, MS};
 
 const NODES: usize = 3;
@@ -38,6 +39,7 @@ pub(super) struct Patroni {
     ports: Vec<u16>,
     psql: String,
     primary: usize,
+    clocks: NodeClocks,
     /// Ends after the hosts, which need it to shut down.
     _etcd: Etcd,
 }
@@ -53,28 +55,30 @@ impl Drop for Etcd {
 
 impl Patroni {
     /// Starts the group, with its files in `dir`.
-    pub(super) fn start(dir: &Path) -> io::Result<Self> {
-        let ready = |recipe: Recipe| {
+    pub(super) fn start(dir: &Path, clocks: NodeClocks) -> io::Result<Self> {
+        let ready = |recipe: Recipe, clock: Option<&Preload>| {
             let log = dir.join(format!("{}.log", recipe.name));
-            let mut process = Process::new(recipe, log, None);
+            let mut process = Process::new(recipe, log, clock.cloned());
             process.make()?;
             process.start()?;
             io::Result::Ok(process)
         };
         let etcd = etcd(dir)?;
         let client = etcd.port;
-        let etcd = Etcd(ready(etcd)?);
+        let etcd = Etcd(ready(etcd, None)?);
         let mut group = Self {
             hosts: Vec::new(),
             ports: Vec::new(),
             psql: program("psql")?,
             primary: 0,
+            clocks,
             _etcd: etcd,
         };
         for number in 0..NODES {
             let port = free_port()?;
             group.ports.push(port);
-            group.hosts.push(ready(host(dir, number, port, client)?)?);
+            let clock = group.clocks.of(number);
+            group.hosts.push(ready(host(dir, number, port, client)?, clock)?);
         }
         group.until("all hosts to run", Self::is_whole)?;
         group.primary = group.leader(None).ok_or_else(|| io::Error::other("no host leads"))?;
@@ -226,6 +230,8 @@ impl FailsOver for Patroni {
             self.until("another primary", |group| group.leader(Some(old)).is_some())?;
             state.lock().how_far = Ok(FailOver::Replaced);
         }
+        let new = self.leader((end != End::Crashed).then_some(old)).unwrap_or(old);
+        state.lock().moved_ns = self.clocks.moved_ns(old, new);
         if end == End::Frozen {
             mono::rest(BESIDE_MS);
             signal_all(self.folder(old), Signal::CONT)?;

@@ -18,7 +18,7 @@ use retryproof_testkit::standby::{PostgresGroup, Replication};
 use super::delay::Delay;
 use super::patroni::Patroni;
 use super::{End, FailOver};
-use crate::clocks::WallClock;
+use crate::clocks::{Preload, WallClock};
 use crate::mono::{self, MS};
 use mariadb::MariadbGroup;
 
@@ -42,7 +42,7 @@ pub(super) struct State {
     /// When the old primary was dead.
     pub(super) died: Option<u64>,
     /// By how much the clock of the new primary is ahead of the old one's, in nanoseconds.
-    moved_ns: i64,
+    pub(super) moved_ns: i64,
 }
 
 /// A primary and the servers that can take its place.
@@ -55,6 +55,26 @@ pub(super) trait FailsOver {
 
     /// Ends the primary, promotes another server, and makes the old primary a copy of the new one.
     fn fail_over(&mut self, end: End, state: &Mutex<State>) -> io::Result<()>;
+}
+
+/// The clocks of a group's nodes.
+pub(super) struct NodeClocks {
+    /// The clock of every second node, and by how much it is ahead, in nanoseconds.
+    ahead: Option<(Preload, i64)>,
+}
+
+impl NodeClocks {
+    /// Returns a node's clock, or `None` for the right one.
+    pub(super) fn of(&self, node: usize) -> Option<&Preload> {
+        self.ahead.as_ref().filter(|_| node % 2 == 1).map(|(clock, _)| clock)
+    }
+
+    /// Returns by how much, in nanoseconds, a failover moves the store's clock.
+    pub(super) fn moved_ns(&self, old: usize, new: usize) -> i64 {
+        let ahead = self.ahead.as_ref().map_or(0, |(_, ns)| *ns);
+        let of = |node: usize| if node % 2 == 1 { ahead } else { 0 };
+        of(new) - of(old)
+    }
 }
 
 /// A group of servers, and the thread that makes its failovers.
@@ -72,8 +92,7 @@ pub(super) struct Standby {
 impl Standby {
     /// Starts the group of a store with this name, with its data in `dir` or in its own folder.
     /// With synchronous copies, PostgreSQL has two standbys, so that one is left after a failover.
-    /// Every second node of PostgreSQL has the clock `ahead`, unless Patroni starts it. Returns
-    /// `None` for any other store.
+    /// Every second node has the clock `ahead`. Returns `None` for any other store.
     pub(super) fn start(
         store: &str,
         dir: &Path,
@@ -89,16 +108,18 @@ impl Standby {
         let state =
             Arc::new(Mutex::new(State { how_far: Ok(FailOver::Whole), died: None, moved_ns: 0 }));
         let shared = Arc::clone(&state);
-        let ahead = ahead.map(|clock| (clock.preload().variables(), clock.ahead_ns()));
+        let clocks = NodeClocks {
+            ahead: ahead.map(|clock| (clock.preload().clone(), clock.ahead_ns())),
+        };
         let (has_patroni, is_mariadb) = (store == "patroni", store.starts_with("mariadb"));
         let dir = dir.to_path_buf();
         let thread = thread::spawn(move || {
             let group: io::Result<Box<dyn FailsOver>> = if has_patroni {
-                Patroni::start(&dir).map(|group| Box::new(group) as _)
+                Patroni::start(&dir, clocks).map(|group| Box::new(group) as _)
             } else if is_mariadb {
-                MariadbGroup::start(&dir, how).map(|group| Box::new(group) as _)
+                MariadbGroup::start(&dir, how, clocks).map(|group| Box::new(group) as _)
             } else {
-                ByHand::start(how, ahead).map(|group| Box::new(group) as _)
+                ByHand::start(how, clocks).map(|group| Box::new(group) as _)
             };
             match group {
                 Ok(group) => {
@@ -166,24 +187,22 @@ struct ByHand {
     how: Replication,
     primary: usize,
     links: Vec<Delay>,
-    /// By how much the clock of every second node is ahead.
-    ahead_ns: i64,
+    clocks: NodeClocks,
 }
 
 impl ByHand {
-    fn start(how: Replication, ahead: Option<([(String, String); 2], i64)>) -> io::Result<Self> {
+    fn start(how: Replication, clocks: NodeClocks) -> io::Result<Self> {
         let standbys = if how == Replication::Synchronous { 2 } else { 1 };
         let mut servers = PostgresGroup::start(standbys, how, &[])?;
-        if let Some((variables, _)) = &ahead {
-            for node in (1..=standbys).step_by(2) {
-                servers.restart_with(node, variables)?;
+        for node in 1..=standbys {
+            if let Some(clock) = clocks.of(node) {
+                servers.restart_with(node, &clock.variables())?;
             }
         }
-        let ahead_ns = ahead.map_or(0, |(_, ns)| ns);
         let delayed = if how == Replication::Asynchronous { servers.count() } else { 0 };
         let to = |node| Delay::to(servers.port(node), Duration::from_millis(DELAY_MS));
         let links = (0..delayed).map(to).collect::<io::Result<_>>()?;
-        let mut group = Self { servers, how, primary: 0, links, ahead_ns };
+        let mut group = Self { servers, how, primary: 0, links, clocks };
         for standby in 1..=standbys {
             group.delay(standby)?;
         }
@@ -252,9 +271,7 @@ impl FailsOver for ByHand {
         }
         state.lock().died = Some(mono::now());
         self.primary = self.servers.fail_over()?;
-        let ahead_ns = |node: usize| if node % 2 == 1 { self.ahead_ns } else { 0 };
-        let moved_ns = ahead_ns(self.primary) - ahead_ns(old);
-        state.lock().moved_ns = moved_ns;
+        state.lock().moved_ns = self.clocks.moved_ns(old, self.primary);
         state.lock().how_far = Ok(FailOver::Replaced);
         if self.how == Replication::Synchronous && end == End::Killed {
             self.servers.start_again(old)?;

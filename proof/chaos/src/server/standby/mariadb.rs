@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_testkit::standby::Replication;
 
-use super::{DELAY_MS, FailsOver, LINKED_MS, State};
+use super::{DELAY_MS, FailsOver, LINKED_MS, NodeClocks, State};
 use crate::mono::{self, MS};
 use crate::server::delay::Delay;
 use crate::server::process::Process;
@@ -56,6 +56,7 @@ pub(super) struct MariadbGroup {
     address: Delay,
     /// The link on which a replica reaches each server, if links are slow.
     links: Vec<Delay>,
+    clocks: NodeClocks,
     /// The last id that a server got.
     ids: u32,
     client: String,
@@ -63,7 +64,7 @@ pub(super) struct MariadbGroup {
 
 impl MariadbGroup {
     /// Starts the servers, with their data in `dir`.
-    pub(super) fn start(dir: &Path, how: Replication) -> io::Result<Self> {
+    pub(super) fn start(dir: &Path, how: Replication, clocks: NodeClocks) -> io::Result<Self> {
         let mut nodes = Vec::new();
         for number in 1..=2 {
             let (name, id) = (format!("mariadb-{number}"), format!("--server-id={number}"));
@@ -72,7 +73,8 @@ impl MariadbGroup {
                 settings.push("--rpl-semi-sync-slave-enabled=1");
             }
             let recipe = mariadb_node(&name, dir, INIT, &settings)?;
-            let node = Process::new(recipe, dir.join(format!("{name}.log")), None);
+            let (log, clock) = (dir.join(format!("{name}.log")), clocks.of(nodes.len()).cloned());
+            let node = Process::new(recipe, log, clock);
             node.make()?;
             nodes.push(node);
         }
@@ -84,7 +86,7 @@ impl MariadbGroup {
             Replication::Asynchronous => nodes.iter().map(slow).collect::<io::Result<_>>()?,
         };
         let client = program("mariadb")?;
-        let mut group = Self { nodes, how, primary: 0, address, links, ids: 2, client };
+        let mut group = Self { nodes, how, primary: 0, address, links, clocks, ids: 2, client };
         for node in &mut group.nodes {
             node.start()?;
         }
@@ -268,6 +270,7 @@ impl FailsOver for MariadbGroup {
             }
         };
         self.until_applied(new, &has)?;
+        state.lock().moved_ns = self.clocks.moved_ns(old, new);
         self.promote(new)?;
         if self.how == Replication::Asynchronous {
             state.lock().how_far = Ok(FailOver::Calm);
