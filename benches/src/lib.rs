@@ -47,6 +47,8 @@ mod sqlite;
 mod telemetry;
 
 use heap::HeapCounter;
+use postgres::Form::{Alone, Plain, Standby};
+use redis::Nodes::{Cluster, One};
 use report::Report;
 
 /// One suite.
@@ -79,9 +81,16 @@ const SUITES: &[Suite] = &[
     Suite::new("http", http::run, http::child),
     Suite::new("actix", actix::run, actix::child),
     Suite::new("sqlite", sqlite::run, sqlite::child),
-    Suite::new("postgres", postgres::run, postgres::child),
+    Suite::new("postgres", || postgres::run(Alone), |args, heap| postgres::child(Alone, args, heap)),
+    Suite::new("plain", || postgres::run(Plain), |args, heap| postgres::child(Plain, args, heap)),
+    Suite::new(
+        "standby",
+        || postgres::run(Standby),
+        |args, heap| postgres::child(Standby, args, heap),
+    ),
     Suite::new("mariadb", mariadb::run, mariadb::child),
-    Suite::new("redis", redis::run, redis::child),
+    Suite::new("redis", || redis::run(One), |args, heap| redis::child(One, args, heap)),
+    Suite::new("cluster", || redis::run(Cluster), |args, heap| redis::child(Cluster, args, heap)),
     Suite { by_name: true, ..Suite::new("growth", servers::long::run, servers::long::child) },
 ];
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `postgres`: compares the PostgreSQL store with bare prepared statements of the same
-//! driver.
+//! Suites `postgres`, `plain` and `standby`: compare the PostgreSQL store with bare prepared
+//! statements of the same driver, on each [`Form`].
 //!
 //! The floor writes and reads a table of the same schema on the same server. Each statement is a
 //! separate transaction, as durable as the store's. What the store adds is its SQL, its
@@ -32,10 +32,13 @@ use crate::servers::across::{self, HOLD};
 use crate::servers::pages::{self, BufferPages};
 use crate::servers::{
     Filled, HOT, SCOPE, Shape, Turn, VALUE, Way, execution, growth, key, measure, own_name, rate,
-    replay, runtime, sorted_keys, text, url,
+    replay, runtime, sorted_keys, text,
 };
 
-const SUITE: &str = "postgres";
+mod form;
+
+pub(crate) use form::Form;
+
 /// How many records are replayed in turn: enough that each record's last replay was long ago.
 const STRANGE: u64 = 50_000;
 const TASKS: usize = 64;
@@ -48,7 +51,9 @@ const OVER: u64 = 200_000;
 
 /// The server, and the run's tables, which are dropped when the run ends.
 pub(crate) struct Place {
+    form: Form,
     url: String,
+    bare_url: String,
     name: String,
     partitions: Option<usize>,
     control: Mutex<PgConnection>,
@@ -80,10 +85,10 @@ fn config(url: &str, table: &str) -> Result<PostgresConfig, String> {
 }
 
 impl Place {
-    pub(crate) async fn new() -> Result<Self, String> {
-        let url = url("postgres")?;
-        let control = options(&url)?.connect().await.map_err(text)?;
-        Ok(Self { url, name: own_name(), partitions: None, control: Mutex::new(control) })
+    pub(crate) async fn new(form: Form) -> Result<Self, String> {
+        let (url, bare_url) = (form.url()?, form.bare_url()?);
+        let control = Mutex::new(options(&bare_url)?.connect().await.map_err(text)?);
+        Ok(Self { form, url, bare_url, name: own_name(), partitions: None, control })
     }
 
     /// Divides the tables that are created from now on.
@@ -115,7 +120,7 @@ impl Place {
         let table = self.table(part);
         let mut all = Vec::new();
         for _ in 0..connections {
-            all.push(Mutex::new(options(&self.url)?.connect().await.map_err(text)?));
+            all.push(Mutex::new(options(&self.bare_url)?.connect().await.map_err(text)?));
         }
         Ok(Arc::new(Bare {
             connections: all,
@@ -340,16 +345,20 @@ const WRITES: &str = "two bare durable writes";
 const BATCHED: &str = "the same writes, the second in batches";
 const SELECT: &str = "bare SELECT by key";
 
-pub(crate) fn run() -> Result<Report, String> {
+pub(crate) fn run(form: Form) -> Result<Report, String> {
     let runtime = runtime()?;
-    let place = runtime.block_on(Place::new())?;
-    let mut report = Report::new(SUITE, "The PostgreSQL store");
+    let place = runtime.block_on(Place::new(form))?;
+    let mut report = Report::new(form.suite(), form.title());
     let measured = all(&mut report, &runtime, &place);
     let cleared = runtime.block_on(place.clear());
     measured.and(cleared)?;
     let version = runtime.block_on(
         place.number("SELECT current_setting('server_version_num')::bigint/10000".into()),
     )?;
+    if form != Form::Alone {
+        report.note(form.note(version));
+        return Ok(report);
+    }
     report.note(format!(
         "PostgreSQL {version} as `cargo xtask services up postgres` starts it, on the same disk as \
          the build: `fsync` and `synchronous_commit` are on, and `shared_buffers` is a quarter of \
@@ -384,6 +393,9 @@ fn all(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), Stri
     one_task(report, runtime, place)?;
     many_tasks(report, runtime, place)?;
     waiters(report, runtime, place)?;
+    if place.form != Form::Alone {
+        return Ok(());
+    }
     footprint(report, runtime, place)?;
     purge(report, runtime, place)?;
     grown(report, runtime, place, 1_000_000, "1 M")
@@ -491,11 +503,16 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
         PostgresStore::connect(config).await.map_err(text)
     })?;
     let name = place.table("across");
-    across::wake_up(report, runtime, SUITE, &name, store.into_shared(), 5.0)?;
-    // With notifications, a waiter polls after 250 ms, 500 ms and then each second, and announces
-    // itself now and then.
-    let polls = 3 + HOLD.as_secs();
-    across::crowds(report, SUITE, &name, polls, 60, || runtime.block_on(transactions(place)))
+    let (suite, goal) = (place.form.suite(), place.form.wake_up());
+    across::wake_up(report, runtime, suite, &name, store.into_shared(), goal)?;
+    let polls = match place.form {
+        // With notifications, a waiter polls after 250 ms, 500 ms and then each second, and
+        // announces itself now and then.
+        Form::Alone | Form::Standby => 3 + HOLD.as_secs(),
+        // The pauses between polls grow to 50 ms.
+        Form::Plain => HOLD.as_secs() * 20 + 5,
+    };
+    across::crowds(report, suite, &name, polls, 60, || runtime.block_on(transactions(place)))
 }
 
 /// Returns the number of transactions in the database so far. A server process reports its
@@ -661,7 +678,7 @@ impl Place {
     async fn restart_on(&self, pages: BufferPages) -> Result<(), String> {
         self.run(format!("ALTER SYSTEM SET huge_pages='{}'", pages.setting())).await?;
         pages::restart()?;
-        let options = options(&self.url)?;
+        let options = options(&self.bare_url)?;
         let connect = async || options.connect().await.map_err(text);
         *self.control.lock().await = pages::until_served(connect).await?;
         Ok(())
@@ -695,10 +712,10 @@ fn grown_tables(
     growth(report, runtime, many, both)
 }
 
-pub(crate) fn child(args: &[String], _: HeapCounter) -> Result<(), String> {
+pub(crate) fn child(form: Form, args: &[String], _: HeapCounter) -> Result<(), String> {
     let [table] = args else { return Err("postgres: the child takes the name of a table".into()) };
     let runtime = runtime()?;
-    let config = config(&url("postgres")?, table)?;
+    let config = config(&form.url()?, table)?;
     let store = runtime.block_on(PostgresStore::connect(config)).map_err(text)?;
     across::serve(&runtime, store.into_shared())
 }

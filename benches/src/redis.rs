@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `redis`: compares the Redis store with bare commands of the same driver.
+//! Suites `redis` and `cluster`: compare the Redis store with bare commands of the same driver, on
+//! one server and on a cluster.
 //!
-//! The floor sends the two writes and the one read that no store can avoid, over one shared
-//! connection as the store does: `SET NX PX`, `SET PX`, and `GET` of a value as long as a record.
+//! The floor sends the two writes and the one read that no store can avoid, over shared connections
+//! as the store does: `SET NX PX`, `SET PX`, and `GET` of a value as long as a record.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{AsyncConnectionConfig, Client, Cmd, Value};
+use ::redis::{Cmd, Value};
 use retryproof::redis::{RedisConfig, RedisStore};
 use tokio::runtime::Runtime;
 
@@ -17,10 +18,14 @@ use crate::report::{Plot, Report, Row};
 use crate::servers::across::{self, HOLD};
 use crate::servers::{
     Filled, HOT, SCOPE, Shape, Turn, VALUE, Way, growth, key, measure, own_name, rate, replay,
-    runtime, text, url,
+    runtime, text,
 };
 
-const SUITE: &str = "redis";
+mod nodes;
+
+pub(crate) use nodes::Nodes;
+use nodes::{Floor, connection};
+
 /// How many records are replayed in turn: enough that each record's last replay was long ago.
 const STRANGE: u64 = 100_000;
 const TASKS: usize = 64;
@@ -39,28 +44,33 @@ const FULL: u32 = 14;
 const HEAD: &str = "rp2C0123456789abcdef0000000000000001\0\0\0\0\
     000000000000000";
 
-/// The server, and the prefix of the run's keys.
+/// The servers, and the prefix of the run's keys.
 pub(crate) struct Place {
+    nodes: Nodes,
     url: String,
     prefix: String,
-    control: MultiplexedConnection,
+    /// A connection to each primary.
+    control: Vec<MultiplexedConnection>,
 }
 
-/// The floor's commands, over one connection.
+/// The floor's commands.
 struct Bare {
-    connection: MultiplexedConnection,
+    floor: Floor,
     prefix: String,
 }
 
 impl Place {
-    pub(crate) async fn new() -> Result<Self, String> {
-        let url = url("redis")?;
-        let control = connection(&url).await?;
-        Ok(Self { url, prefix: own_name(), control })
+    pub(crate) async fn new(nodes: Nodes) -> Result<Self, String> {
+        let control = nodes.primaries().await?;
+        Ok(Self { nodes, url: nodes.url()?, prefix: own_name(), control })
     }
 
+    /// Returns the URL of a database. A cluster has only the database 0.
     fn at(&self, db: u32) -> String {
-        format!("{}/{db}", self.url.trim_end_matches('/'))
+        match self.nodes {
+            Nodes::One => format!("{}/{db}", self.url.trim_end_matches('/')),
+            Nodes::Cluster => self.url.clone(),
+        }
     }
 
     async fn store(&self, db: u32) -> Result<Arc<RedisStore>, String> {
@@ -72,26 +82,25 @@ impl Place {
     }
 
     async fn bare(&self, db: u32) -> Result<Arc<Bare>, String> {
-        let connection = connection(&self.at(db)).await?;
-        Ok(Arc::new(Bare { connection, prefix: self.prefix.clone() }))
+        let floor = self.nodes.floor(&self.at(db)).await?;
+        Ok(Arc::new(Bare { floor, prefix: self.prefix.clone() }))
     }
 
     /// Fills the database with complete records for the numbers below `records`.
     async fn fill(&self, db: u32, records: u64) -> Result<(), String> {
-        let mut connection = connection(&self.at(db)).await?;
+        let floor = self.nodes.floor(&self.at(db)).await?;
         let value: Vec<u8> = [HEAD.as_bytes(), &VALUE].concat();
         for from in (0..records).step_by(1_000) {
-            let mut flight = ::redis::pipe();
-            for number in from..(from + 1_000).min(records) {
+            let flight = (from..(from + 1_000).min(records)).map(|number| {
                 let mut cmd = Cmd::new();
                 cmd.arg("SET")
                     .arg(record(&self.prefix, number))
                     .arg(&value)
                     .arg("PX")
                     .arg(86_400_000);
-                flight.add_command(cmd).ignore();
-            }
-            flight.exec_async(&mut connection).await.map_err(text)?;
+                cmd
+            });
+            floor.send_all(flight.collect()).await?;
         }
         Ok(())
     }
@@ -108,7 +117,7 @@ impl Place {
             }
             cmd
         };
-        let mut control = self.control.clone();
+        let mut control = self.control[0].clone();
         for _ in 0..600 {
             let info: String =
                 ask(&["INFO", "persistence"]).query_async(&mut control).await.map_err(text)?;
@@ -133,20 +142,29 @@ impl Place {
         Err("the server did not finish rewriting its log within five minutes".into())
     }
 
-    /// Returns how many commands the server has run so far.
+    /// Returns how many commands the primaries have run so far.
     async fn calls(&self) -> Result<u64, String> {
-        let mut cmd = Cmd::new();
-        cmd.arg("INFO").arg("stats");
-        let info: String = cmd.query_async(&mut self.control.clone()).await.map_err(text)?;
-        let line = info.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
-        line.and_then(|count| count.trim().parse().ok())
-            .ok_or_else(|| "the answer to INFO has no count".into())
+        let mut all = 0;
+        for control in &self.control {
+            let mut cmd = Cmd::new();
+            cmd.arg("INFO").arg("stats");
+            let info: String = cmd.query_async(&mut control.clone()).await.map_err(text)?;
+            let line = info.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
+            let count = line.and_then(|count| count.trim().parse::<u64>().ok());
+            all += count.ok_or("the answer to INFO has no count")?;
+        }
+        Ok(all)
     }
 
     /// Removes only the keys of the run.
     pub(crate) async fn clear(&self) -> Result<(), String> {
-        for db in [0, FEW, FULL] {
-            let mut connection = connection(&self.at(db)).await?;
+        let mut connections = self.control.clone();
+        if self.nodes == Nodes::One {
+            for db in [FEW, FULL] {
+                connections.push(connection(&self.at(db)).await?);
+            }
+        }
+        for mut connection in connections {
             let mut cursor = 0_u64;
             loop {
                 let mut scan = Cmd::new();
@@ -158,11 +176,12 @@ impl Place {
                     .arg(5_000);
                 let (next, keys): (u64, Vec<Vec<u8>>) =
                     scan.query_async(&mut connection).await.map_err(text)?;
-                if !keys.is_empty() {
-                    let mut unlink = Cmd::new();
-                    unlink.arg("UNLINK").arg(keys);
-                    unlink.exec_async(&mut connection).await.map_err(text)?;
+                // A cluster refuses a command with keys of several slots.
+                let mut flight = ::redis::pipe();
+                for key in keys {
+                    flight.cmd("UNLINK").arg(key).ignore();
                 }
+                flight.exec_async(&mut connection).await.map_err(text)?;
                 cursor = next;
                 if cursor == 0 {
                     break;
@@ -171,12 +190,6 @@ impl Place {
         }
         Ok(())
     }
-}
-
-async fn connection(url: &str) -> Result<MultiplexedConnection, String> {
-    let client = Client::open(url).map_err(text)?;
-    let patience = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
-    client.get_multiplexed_async_connection_with_config(&patience).await.map_err(text)
 }
 
 /// Returns the key of a record, as `crates/retryproof-redis/src/record/key.rs` builds it.
@@ -188,13 +201,12 @@ impl Bare {
     async fn two_writes(&self, turn: Turn) -> Result<(), String> {
         let key = record(&self.prefix, turn.number);
         let owner = retryproof::OwnerId::new();
-        let mut connection = self.connection.clone();
         let mut cmd = Cmd::with_capacity(6, 128);
         cmd.arg("SET").arg(&key).arg(&owner.as_bytes()[..]).arg("NX").arg("PX").arg(30_000);
-        let first = connection.send_packed_command(&cmd).await.map_err(text)?;
+        let first = self.floor.send(&cmd).await?;
         let mut cmd = Cmd::with_capacity(5, 320);
         cmd.arg("SET").arg(&key).arg(&VALUE[..]).arg("PX").arg(86_400_000);
-        let second = connection.send_packed_command(&cmd).await.map_err(text)?;
+        let second = self.floor.send(&cmd).await?;
         match (first, second) {
             (Value::Okay, Value::Okay) => Ok(()),
             other => Err(format!("expected two writes, got {other:?}")),
@@ -204,7 +216,7 @@ impl Bare {
     async fn get(&self, turn: Turn, keys: u64) -> Result<(), String> {
         let mut cmd = Cmd::with_capacity(2, 96);
         cmd.arg("GET").arg(record(&self.prefix, turn.number % keys));
-        match self.connection.clone().send_packed_command(&cmd).await.map_err(text)? {
+        match self.floor.send(&cmd).await? {
             Value::BulkString(value) if value.len() >= VALUE.len() => Ok(()),
             other => Err(format!("expected a value, got {other:?}")),
         }
@@ -227,13 +239,17 @@ impl Bare {
     }
 }
 
-pub(crate) fn run() -> Result<Report, String> {
+pub(crate) fn run(nodes: Nodes) -> Result<Report, String> {
     let runtime = runtime()?;
-    let place = runtime.block_on(Place::new())?;
-    let mut report = Report::new(SUITE, "The Redis store");
+    let place = runtime.block_on(Place::new(nodes))?;
+    let mut report = Report::new(nodes.suite(), nodes.title());
     let measured = all(&mut report, &runtime, &place);
     let cleared = runtime.block_on(place.clear());
     measured.and(cleared)?;
+    if nodes == Nodes::Cluster {
+        report.note(nodes::NOTE.to_owned());
+        return Ok(report);
+    }
     report.note(
         "One Redis server as `cargo xtask services up redis` starts it, with an append-only file \
          that is flushed every second. Scopes have 16 bytes, keys 36 bytes in random order, like \
@@ -268,6 +284,9 @@ fn all(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), Stri
     one_task(report, runtime, &store, &bare)?;
     many_tasks(report, runtime, &store, &bare)?;
     waiters(report, runtime, place)?;
+    if place.nodes == Nodes::Cluster {
+        return Ok(());
+    }
     grown(report, runtime, place, 1_000_000, "1 M")
 }
 
@@ -353,12 +372,14 @@ fn many_tasks(
 fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
     let config = RedisConfig::from_url(&place.url).map_err(text)?.with_prefix(&place.prefix);
     let store = runtime.block_on(RedisStore::connect(config)).map_err(text)?;
-    across::wake_up(report, runtime, SUITE, &place.prefix, store.into_shared(), 5.0)?;
+    across::wake_up(report, runtime, place.nodes.suite(), &place.prefix, store.into_shared(), 5.0)?;
     // A waiter polls after 250 ms, after 500 ms and then once a second. Each poll takes two
     // commands. A first look is one script with two commands.
     let polls = 2 * (3 + HOLD.as_secs());
     let first_looks = 2 * across::WAITERS / across::PROCESSES;
-    across::crowds(report, SUITE, &place.prefix, polls, first_looks + 40, || {
+    let connecting = 40 * place.control.len() as u64;
+    let beside = first_looks + connecting;
+    across::crowds(report, place.nodes.suite(), &place.prefix, polls, beside, || {
         runtime.block_on(place.calls())
     })
 }
@@ -391,10 +412,10 @@ pub(crate) fn grown(
     growth(report, runtime, many, both)
 }
 
-pub(crate) fn child(args: &[String], _: HeapCounter) -> Result<(), String> {
+pub(crate) fn child(nodes: Nodes, args: &[String], _: HeapCounter) -> Result<(), String> {
     let [prefix] = args else { return Err("redis: the child takes the prefix of its keys".into()) };
     let runtime = runtime()?;
-    let config = RedisConfig::from_url(&url("redis")?).map_err(text)?.with_prefix(prefix);
+    let config = RedisConfig::from_url(&nodes.url()?).map_err(text)?.with_prefix(prefix);
     let store = runtime.block_on(RedisStore::connect(config)).map_err(text)?;
     across::serve(&runtime, store.into_shared())
 }

@@ -8,21 +8,33 @@ use crate::Verdict;
 use crate::cargo::Cargo;
 use crate::services::ForTests;
 
-/// Suites with a store on a server; the service has the same name.
-const ON_SERVERS: [&str; 3] = ["postgres", "mariadb", "redis"];
+/// Suites with a store on a server, each with its service.
+const ON_SERVERS: [(&str, &str); 6] = [
+    ("postgres", "postgres"),
+    ("plain", "postgres"),
+    ("standby", "standby"),
+    ("mariadb", "mariadb"),
+    ("redis", "redis"),
+    ("cluster", "cluster"),
+];
+/// The services of the suite `growth`.
+const GROWING: [&str; 3] = ["postgres", "mariadb", "redis"];
 
 pub(crate) fn run(root: &Path, suites: &[String]) -> Verdict {
     // With options, `growth` measures PostgreSQL only.
     let is_sized = suites.len() > 1 && suites[0] == "growth";
+    let is_all = suites.is_empty() || suites.len() == 2 && suites[0] == "--runs";
     let needed = |service: &str| {
-        ON_SERVERS.contains(&service)
-            && !(is_sized && service != "postgres")
-            && (suites.is_empty()
-                || suites.len() == 2 && suites[0] == "--runs"
-                || suites.iter().any(|suite| suite == service || suite == "growth"))
+        let grows = suites.iter().any(|suite| suite == "growth")
+            && GROWING.contains(&service)
+            && !(is_sized && service != "postgres");
+        grows
+            || ON_SERVERS.iter().any(|(suite, on)| {
+                *on == service && (is_all || suites.iter().any(|named| named == suite))
+            })
     };
     let mut servers = None;
-    if ON_SERVERS.into_iter().any(needed) {
+    if ON_SERVERS.iter().any(|(_, service)| needed(service)) {
         let (running, up) = ForTests::begin_with(root, needed);
         servers = Some(running);
         match up {

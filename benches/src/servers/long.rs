@@ -55,7 +55,7 @@ pub(crate) fn sized(options: &[String]) -> Result<(), String> {
     println!("growth: a PostgreSQL table with {records} records and {form}");
     let runtime = runtime()?;
     let mut report = Report::new("growth", format!("{records} records, {form}"));
-    let place = runtime.block_on(postgres::Place::new())?.divided(partitions);
+    let place = runtime.block_on(postgres::Place::new(postgres::Form::Alone))?.divided(partitions);
     let many = format!("{records}");
     let measured = postgres::grown_by_pages(&mut report, &runtime, &place, records, &many);
     measured.and(runtime.block_on(place.clear()))?;
@@ -67,14 +67,14 @@ pub(crate) fn sized(options: &[String]) -> Result<(), String> {
 pub(crate) fn run() -> Result<Report, String> {
     let runtime = runtime()?;
     let mut report = Report::new("growth", "Five million records");
-    let place = runtime.block_on(postgres::Place::new())?;
+    let place = runtime.block_on(postgres::Place::new(postgres::Form::Alone))?;
     let measured =
         postgres::grown_by_pages(&mut report, &runtime, &place, RECORDS, "5 M PostgreSQL");
     measured.and(runtime.block_on(place.clear()))?;
     let place = runtime.block_on(mariadb::Place::new())?;
     let measured = mariadb::grown(&mut report, &runtime, &place, RECORDS, "5 M MariaDB");
     measured.and(runtime.block_on(place.clear()))?;
-    let place = runtime.block_on(redis::Place::new())?;
+    let place = runtime.block_on(redis::Place::new(redis::Nodes::One))?;
     let measured = redis::grown(&mut report, &runtime, &place, RECORDS, "5 M Redis");
     measured.and(runtime.block_on(place.clear()))?;
     report.note(
