@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sqlx::Connection as _;
 use sqlx::Executor as _;
 
-/// The values of `RETRYPROOF_LAB_STORE` besides `memory` and `sqlite`; `cargo xtask services`
-/// starts these services.
-pub(crate) const SERVICES: [&str; 6] =
-    ["postgres", "pgbouncer", "mariadb", "redis", "sentinel", "cluster"];
+/// The values of `RETRYPROOF_LAB_STORE` besides `memory` and `sqlite`. `cargo xtask services`
+/// starts a service for each, except for `plain`, the plain dialect on the service `postgres`.
+pub(crate) const SERVICES: [&str; 8] =
+    ["postgres", "pgbouncer", "standby", "plain", "mariadb", "redis", "sentinel", "cluster"];
 
 /// Returns the store that the suite runs on.
 pub(crate) fn chosen() -> String {
@@ -44,7 +44,20 @@ pub(crate) fn variable(service: &str, suffix: &str) -> String {
 
 /// Returns the URL of a service.
 pub(crate) fn url(service: &str) -> String {
-    variable(service, "")
+    match service {
+        "plain" => with(&variable("postgres", ""), "dialect=plain"),
+        service => variable(service, ""),
+    }
+}
+
+/// Returns the URL by which a driver of PostgreSQL reaches the service: without the store's
+/// parameters, and with the first host only, which starts as the primary.
+fn bare_url(service: &str) -> String {
+    let url = variable(if service == "plain" { "postgres" } else { service }, "");
+    match (url.split_once(','), url.rsplit_once('/')) {
+        (Some((first, _)), Some((_, database))) => format!("{first}/{database}"),
+        _ => url,
+    }
 }
 
 /// Returns `url` with one more parameter.
@@ -108,9 +121,9 @@ impl Place {
 
     /// Creates a store on a service that is reached through another URL.
     pub(crate) fn at(service: &str, by: &str) -> Self {
-        let (server, name) = (url(service), own_name());
+        let (server, name) = (bare_url(service), own_name());
         match service {
-            "postgres" | "pgbouncer" => Self {
+            "postgres" | "pgbouncer" | "standby" | "plain" => Self {
                 url: with(by, &format!("table={name}")),
                 rest: Rest::Postgres { server, table: name },
             },
@@ -153,8 +166,8 @@ impl Rest {
                 let mut conn =
                     sqlx_postgres::PgConnection::connect_with(&options).await.expect("the server");
                 let sql = format!(
-                    "DROP TABLE IF EXISTS \"{table}\", \"{table}_meta\"; DROP FUNCTION IF EXISTS \
-                     \"{table}_grant_1\", \"{table}_complete_1\""
+                    "DROP TABLE IF EXISTS \"{table}\", \"{table}_meta\", \"{table}_audit\"; \
+                     DROP FUNCTION IF EXISTS \"{table}_grant_1\", \"{table}_complete_1\""
                 );
                 let sql = sqlx_core::raw_sql::raw_sql(sqlx_core::sql_str::AssertSqlSafe(sql));
                 conn.execute(sql).await.expect("the tables are dropped");
@@ -162,7 +175,7 @@ impl Rest {
             Self::Mysql { server, table } => {
                 let mut conn =
                     sqlx::mysql::MySqlConnection::connect(&server).await.expect("the server");
-                let sql = format!("DROP TABLE IF EXISTS `{table}`, `{table}_meta`");
+                let sql = format!("DROP TABLE IF EXISTS `{table}`, `{table}_meta`, `{table}_audit`");
                 conn.execute(sqlx::AssertSqlSafe(sql)).await.expect("the tables are dropped");
             }
         }

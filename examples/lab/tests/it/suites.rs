@@ -74,6 +74,16 @@ fn sto_1_the_suite_passes_on_postgresql_behind_pgbouncer() {
 }
 
 #[test]
+fn sto_7_the_suite_passes_on_a_primary_with_a_standby() {
+    suite_on("standby");
+}
+
+#[test]
+fn sto_9_the_suite_passes_with_the_plain_dialect() {
+    suite_on("plain");
+}
+
+#[test]
 fn sto_1_the_suite_passes_on_mariadb() {
     suite_on("mariadb");
 }
