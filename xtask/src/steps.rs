@@ -72,7 +72,8 @@ fn plan(root: &Path) -> Vec<Step> {
         "nextest",
         "nextest run --workspace --all-features --locked --no-fail-fast",
     ) {
-        Work::Run(nextest) => nextest,
+        // Most tests wait, so two at a time keep a core busy.
+        Work::Run(nextest) => nextest.arg("--test-threads").arg(&(2 * cores()).to_string()),
         _ => {
             println!("note: cargo-nextest is not installed, cargo test runs the tests instead");
             Cargo::new("test --workspace --all-features --tests --locked --no-fail-fast")
@@ -110,6 +111,10 @@ fn optional(root: &Path, tool: &str, line: &str) -> Work {
         return Work::Run(Cargo::new(line));
     }
     Work::Skip(format!("cargo-{tool} is not installed"))
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn installed(root: &Path, subcommand: &str) -> bool {
