@@ -81,7 +81,11 @@ const SUITES: &[Suite] = &[
     Suite::new("http", http::run, http::child),
     Suite::new("actix", actix::run, actix::child),
     Suite::new("sqlite", sqlite::run, sqlite::child),
-    Suite::new("postgres", || postgres::run(Alone), |args, heap| postgres::child(Alone, args, heap)),
+    Suite::new(
+        "postgres",
+        || postgres::run(Alone),
+        |args, heap| postgres::child(Alone, args, heap),
+    ),
     Suite::new("plain", || postgres::run(Plain), |args, heap| postgres::child(Plain, args, heap)),
     Suite::new(
         "standby",

@@ -18,8 +18,7 @@ pub(crate) enum Nodes {
 }
 
 /// What the suite `cluster` does not share with the suite `redis`.
-pub(super) const NOTE: &str =
-    "Three primaries with a replica each, as `cargo xtask services up cluster` starts them, all on \
+pub(super) const NOTE: &str = "Three primaries with a replica each, as `cargo xtask services up cluster` starts them, all on \
      this machine, with append-only files that are flushed every second. The floor is the \
      driver's own cluster connection, which sends each command to the node that serves its slot. \
      The operations and the measurements are those of the suite `redis`. The statements row counts \

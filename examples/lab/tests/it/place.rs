@@ -175,7 +175,8 @@ impl Rest {
             Self::Mysql { server, table } => {
                 let mut conn =
                     sqlx::mysql::MySqlConnection::connect(&server).await.expect("the server");
-                let sql = format!("DROP TABLE IF EXISTS `{table}`, `{table}_meta`, `{table}_audit`");
+                let sql =
+                    format!("DROP TABLE IF EXISTS `{table}`, `{table}_meta`, `{table}_audit`");
                 conn.execute(sqlx::AssertSqlSafe(sql)).await.expect("the tables are dropped");
             }
         }

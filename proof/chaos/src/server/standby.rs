@@ -108,9 +108,8 @@ impl Standby {
         let state =
             Arc::new(Mutex::new(State { how_far: Ok(FailOver::Whole), died: None, moved_ns: 0 }));
         let shared = Arc::clone(&state);
-        let clocks = NodeClocks {
-            ahead: ahead.map(|clock| (clock.preload().clone(), clock.ahead_ns())),
-        };
+        let clocks =
+            NodeClocks { ahead: ahead.map(|clock| (clock.preload().clone(), clock.ahead_ns())) };
         let (has_patroni, is_mariadb) = (store == "patroni", store.starts_with("mariadb"));
         let dir = dir.to_path_buf();
         let thread = thread::spawn(move || {
