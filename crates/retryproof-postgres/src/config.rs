@@ -194,6 +194,15 @@ impl PostgresConfig {
                  `postgres://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE`",
             ));
         }
+        // A bare `/` or `?` in a password moves the rest of the password out of the login. An error
+        // message could then quote that part (ID-4).
+        let (_, rest) = url.split_once("://").unwrap_or_default();
+        if rest.split_once(['/', '?']).is_some_and(|(_, rest)| rest.contains('@')) {
+            return Err(refuse(
+                "the URL of a PostgreSQL store has a misplaced `/`, `?` or `@`; in a user, a \
+                 password, a database or a parameter, write them as `%2F`, `%3F` and `%40`",
+            ));
+        }
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -371,6 +380,9 @@ mod tests {
             "postgres://u:canary-4711@h/d?sslmode=canary-4711",
             "postgres://u:canary-4711@h/d?port=canary-4711",
             "postgres://u:canary-4711@h,i/d?target_session_attrs=any",
+            "postgres://u:ge?canary-4711@h/d",
+            "postgres://u:ge?table=canary-4711@h/d",
+            "postgres://u:12/canary-4711@h/d",
         ] {
             let error = PostgresConfig::from_url(bad).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config, "{error}");
