@@ -218,13 +218,12 @@ impl HostSelector {
     }
 
     /// Returns the server on the highest timeline that accepts writes; of several, the last primary
-    /// or else the first. Once a primary is known, only copies of it count.
+    /// or else the first. Once a primary is known, only its copies count, and no old primary.
     fn best_of(&self, answers: &[HostAnswer]) -> Option<PrimaryHost> {
         let last = self.known.lock().primary;
-        let cluster = last.map(|primary| primary.role.cluster);
         let writable = answers.iter().filter_map(|answer| {
             let (_, role) = answer.role.as_ref().ok()?;
-            let fits = role.is_writable() && cluster.is_none_or(|cluster| cluster == role.cluster);
+            let fits = role.is_writable() && last.is_none_or(|last| role.may_follow(&last.role));
             fits.then_some(PrimaryHost { host: answer.host, role: *role })
         });
         let rank = |primary: &PrimaryHost| (primary.role.timeline, Some(*primary) == last);
@@ -236,8 +235,7 @@ impl HostSelector {
     fn adopt(&self, primary: PrimaryHost, doubts: u64) -> Option<u64> {
         let mut known = self.known.lock();
         if let Some(last) = known.primary {
-            let role = primary.role;
-            if role.cluster != last.role.cluster || role.timeline < last.role.timeline {
+            if !primary.role.may_follow(&last.role) {
                 return None;
             }
         }

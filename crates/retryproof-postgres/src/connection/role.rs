@@ -73,6 +73,12 @@ impl Role {
     pub(crate) fn is_writable(&self) -> bool {
         !self.is_standby && !self.is_read_only
     }
+
+    /// Whether the server may be the primary after one with the role `last`: it is a copy of that
+    /// server, and on no lower timeline.
+    pub(crate) fn may_follow(&self, last: &Self) -> bool {
+        self.cluster == last.cluster && self.timeline >= last.timeline
+    }
 }
 
 impl fmt::Display for HostVerdict {

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::FencedWrite;
+use retryproof_core::store::{Acquired, FencedWrite};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_testkit::standby::Replication;
+use retryproof_testkit::wire::WireProxy;
 use tokio::time::{Instant, timeout};
 
 use super::{PATIENCE, caught_up, config, group, has, store, until_it_works};
@@ -177,4 +178,27 @@ async fn sto_7_an_idle_store_finds_a_new_primary_beside_its_old_one() {
     }
     execute(&store, &id("moved"), "v").await;
     assert!(has(&group, 1, "moved") && !has(&group, 0, "moved"));
+}
+
+/// The old primary answers faster than the primary, but the store does not stop waiting for the
+/// primary because of that.
+#[tokio::test(flavor = "multi_thread")]
+async fn sto_7_a_slow_primary_is_found_beside_an_old_one_that_came_back() {
+    let mut group = group(Replication::Asynchronous).await;
+    let proxy = WireProxy::to(([127, 0, 0, 1], group.port(1)).into()).await.expect("a proxy");
+    let url = format!("postgres://postgres@127.0.0.1:{},{}/postgres", group.port(0), proxy.addr());
+    let store = store(&url).await;
+    execute(&store, &id("before"), "v").await;
+    caught_up(&group, 1, 0).await;
+    group.kill(0).expect("killed");
+    group.promote(1).expect("promoted");
+    until_it_works(&store, "after").await;
+    group.start_again(0).expect("started");
+
+    // A login takes longer than the time that a host gets if another one is the primary.
+    proxy.delay(Duration::from_millis(450));
+    proxy.cut();
+    let acquired = store.acquire(&id("slow"), &request(OwnerId::new())).await;
+    assert!(matches!(acquired, Ok(Acquired::Granted(_))), "{acquired:?}");
+    assert!(has(&group, 1, "slow"));
 }
