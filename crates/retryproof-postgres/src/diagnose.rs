@@ -69,7 +69,9 @@ impl PostgresConfig {
         let table = self.table()?;
         let mut findings = Vec::new();
         let selector = HostSelector::new(self);
-        let mut conn = self.in_time(hosts::examine(&selector, &mut findings)).await?;
+        // The hosts are asked twice: for the primary, and for what each of them is.
+        let limit = 2 * self.connect_timeout;
+        let mut conn = in_time(limit, hosts::examine(&selector, &mut findings)).await?;
         let settings = match row(&mut conn, SETTINGS).await {
             Err(error) if self.may_lack(&error) => {
                 findings.push(StoreFinding::note(
@@ -120,11 +122,6 @@ impl PostgresConfig {
         self.dialect == SqlDialect::Plain && error.kind() != ErrorKind::Unavailable
     }
 
-    async fn in_time<T>(&self, connecting: impl Future<Output = Result<T>>) -> Result<T> {
-        let late = |_| Err(Error::unavailable("the server did not open a connection in time"));
-        timeout(self.connect_timeout, connecting).await.unwrap_or_else(late)
-    }
-
     async fn check_pooler(
         &self,
         hosts: &HostSelector,
@@ -133,7 +130,7 @@ impl PostgresConfig {
     ) -> Result<()> {
         // Without a primary, that is the finding.
         let connecting = async { hosts.connect().await.map_err(Failure::at_connect) };
-        let mut other = match self.in_time(connecting).await {
+        let mut other = match in_time(self.connect_timeout, connecting).await {
             Ok(opened) => opened.conn,
             Err(_) if hosts.can_move() => return Ok(()),
             Err(error) => return Err(error),
@@ -164,6 +161,11 @@ impl PostgresConfig {
         });
         Ok(())
     }
+}
+
+async fn in_time<T>(limit: Duration, connecting: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| Err(Error::unavailable("the server did not open a connection in time"));
+    timeout(limit, connecting).await.unwrap_or_else(late)
 }
 
 fn check_settings(settings: &PgRow, findings: &mut Vec<StoreFinding>) -> Result<()> {

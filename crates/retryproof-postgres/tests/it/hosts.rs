@@ -215,6 +215,11 @@ async fn sto_7_ops_5_a_diagnosis_names_each_host_and_what_a_failover_would_lose(
     has(&away, Severity::Warning, &["127.0.0.1:1 failed", "could not use this host"]);
     let alone = found(&group.url().replace(&here(primary), "127.0.0.1:1")).await;
     has(&alone, Severity::Error, &["None of the hosts is a primary", &here(standby)]);
+    // The primary's host accepts connections and never answers.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let silent = silent.local_addr().expect("bound");
+    let hung = found(&group.url().replace(&here(primary), &silent.to_string())).await;
+    has(&hung, Severity::Error, &["None of the hosts is a primary", &silent.to_string()]);
 
     // Two servers accept writes.
     group.promote(1).expect("promoted");
