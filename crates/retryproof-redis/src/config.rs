@@ -75,8 +75,9 @@ impl RedisConfig {
     /// - `redis+cluster://[USER[:PASSWORD]@]HOST[:PORT],HOST[:PORT]…` with some nodes of a Redis
     ///   Cluster, which report the others (STO-8); `rediss+cluster://` for TLS.
     ///
-    /// User, password and service are percent-decoded. Parameters follow a `?`, separated by `&`:
-    /// `prefix=NAME`, `wait-replicas=REPLICAS`, `wait-timeout=PT1S`, `sentinel-user=NAME`,
+    /// Users, passwords and the service are percent-decoded: write `/`, `?` and `@` in them as
+    /// `%2F`, `%3F` and `%40`. Parameters follow a `?`, separated by `&`: `prefix=NAME`,
+    /// `wait-replicas=REPLICAS`, `wait-timeout=PT1S`, `sentinel-user=NAME`,
     /// `sentinel-password=PASSWORD`.
     ///
     /// # Errors

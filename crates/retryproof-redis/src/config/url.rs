@@ -34,6 +34,14 @@ pub(crate) fn parse(url: &str) -> Result<RedisConfig> {
             ));
         }
     };
+    // A bare `/` or `?` in a password moves the rest of the password out of the login. An error
+    // message could then quote that part (ID-4).
+    if rest.split_once(['/', '?']).is_some_and(|(_, rest)| rest.contains('@')) {
+        return Err(refuse(
+            "the URL of a Redis store has a misplaced `/`, `?` or `@`; in a user, a password or a \
+             service, write them as `%2F`, `%3F` and `%40`",
+        ));
+    }
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
@@ -287,11 +295,18 @@ mod tests {
             "redis+cluster://u:canary@a:1,b:2/7",
             "redis+cluster://",
             "redis+canary://h",
+            "redis://app:?canary@h/0",
+            "redis://app:12?canary@h",
+            "redis://app:12?canary=@h",
+            "redis://app:12?prefix=canary@h",
+            "redis+sentinel://app:12/canary@h",
+            "redis+cluster://app:12?canary@h,i",
         ] {
             let text = refused(bad);
             assert!(!text.contains("canary"), "{bad}: {text}");
         }
         assert!(refused("redis://h?nonsense=1").contains("nonsense"));
+        assert!(refused("redis://app:12?canary@h").contains("write them as `%2F`, `%3F`"));
         assert!(refused("redis://h?wait=1").contains("did you mean `wait-replicas`?"));
         let config = parse("redis://u:canary@h?sentinel-password=canary").unwrap();
         assert!(!format!("{config:?}").contains("canary"), "{config:?}");
