@@ -104,8 +104,8 @@ impl Executor {
     }
 
     /// Reads several keys of one step in one round trip. `batch` builds the commands, of which the
-    /// first `head` answers belong to no key. If a key's slot has moved since the step, each key is
-    /// read where it is now.
+    /// first `head` answers belong to no key. If a node of a cluster does not serve all keys, each
+    /// key is read where it is now, which waits for a cluster that is not ready (STO-8).
     pub(crate) async fn read_keys(
         &self,
         node: &Node,
@@ -116,8 +116,10 @@ impl Executor {
         match node.run(Request::Batch(&batch(keys)), false).await {
             Ok(Value::Array(answers)) => return Ok(answers),
             Ok(_) => return Err(unexpected_answer().into()),
-            Err(failure) if !matches!(failure.code(), "MOVED" | "ASK") => return Err(failure),
             Err(failure) if matches!(self.route, RecordRoute::Primary(_)) => return Err(failure),
+            Err(failure) if !failure.is_passing_in_cluster() => {
+                return Err(failure.on_node(&node.locator().address().await?));
+            }
             Err(_) => {}
         }
         let mut all = Vec::new();

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, Peeked};
+use retryproof_core::store::{Acquired, Inspect, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_redis::RedisStore;
 use tokio::io::{AsyncWriteExt as _, BufReader};
@@ -211,4 +211,30 @@ async fn sto_8_a_cluster_that_is_not_ready_is_waited_for() {
     let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("read-only");
     is(&error, ErrorKind::Unavailable, &format!("server = 127.0.0.1:{}", node.port));
     assert_eq!(node.seen(), ["EVALSHA", "PTTL", "GET"]);
+}
+
+#[tokio::test]
+async fn sto_8_ops_1_a_scan_of_a_cluster_that_is_not_ready_names_the_node() {
+    let node = Node::start("$-1\r\n").await;
+    let store = store(&node).await;
+    let key = format!("t:{{1:s:{CANARY}}}");
+    let step = format!("*2\r\n$1\r\n0\r\n*1\r\n${}\r\n{key}\r\n", key.len());
+    // SCAN has no key, so a node answers it even if the cluster is down. With the empty answer, the
+    // node hangs.
+    let down = "-CLUSTERDOWN The cluster is down\r\n";
+    for answer in [down, ""] {
+        node.answer_from_now_on(answer);
+        node.answer(&[&step]);
+        let error = store.scan(None, 10).await.expect_err("not ready in time");
+        is(&error, ErrorKind::Unavailable, &format!("server = 127.0.0.1:{}", node.port));
+        node.answer(&[&step]);
+        let error = store.stats().await.expect_err("not ready in time");
+        is(&error, ErrorKind::Unavailable, &format!("server = 127.0.0.1:{}", node.port));
+    }
+    // The cluster becomes ready while the scan waits.
+    node.answer(&[&step]);
+    node.answer(&[down; 8]);
+    node.answer(&["*2\r\n$1\r\n1\r\n$1\r\n0\r\n", ":-2\r\n", ":0\r\n", "$0\r\n\r\n"]);
+    let page = store.scan(None, 10).await.expect("scanned");
+    assert!(page.records.is_empty() && page.next.is_none(), "the record is gone by then");
 }
