@@ -3,7 +3,8 @@
 -- Stores the result if the caller is the recorded owner, even after the lease has ended (CMP-1,
 -- CMP-2, CMP-3). The note about the holder stays (REC-2).
 -- KEYS: the record, whose key is also the channel. ARGV: owner, zero grace and length of the
--- fingerprint; ttl in ms; fingerprint and value.
+-- fingerprint; ttl in ms; fingerprint and value; and W if WAIT follows. A repeated completion then
+-- writes the record again, unchanged: from Redis 7.2 on, WAIT waits only for the last write.
 -- Returns 1 applied, 2 already applied, 0 not the owner, 3 not a value that this store writes.
 -- Numbers are passed as text. A Lua number would be printed and parsed again, which costs a tenth of
 -- the script's time.
@@ -21,6 +22,9 @@ if state == 'rp2R' or state == 'rp2K' or sub(head, 5, 20) ~= sub(ARGV[1], 1, 16)
   return 0
 end
 if state == 'rp2C' then
+  if ARGV[4] then
+    redis.call('SET', KEYS[1], redis.call('GET', KEYS[1]), 'KEEPTTL')
+  end
   return 2
 end
 local high, low = string.byte(head, 39, 40)

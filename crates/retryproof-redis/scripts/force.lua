@@ -6,7 +6,8 @@
 -- 16 digits; 1 if a release or a resolve may end a live lease; then
 --   release, forget: owner of a released record; its ttl in ms; the part of it after the token;
 --   resolve: owner, zero grace and length of the fingerprint; ttl in ms; fingerprint and value;
---   erase: the value.
+--   erase: the value;
+-- and W if WAIT follows. A repeated resolve then writes the record again, as a completion does.
 -- Returns one of: A (applied); L, 19 digits of remaining ms, and the whole record (live lease);
 -- U (unfinished); F (finished); T and the token (another token); N (absent); X (the value is not one
 -- that this store writes).
@@ -46,6 +47,9 @@ if state == 'rp2P' then
 elseif ends_lease then
   -- The answer to the first attempt may have been lost.
   if action == 'resolve' and sub(old, 5, 20) == sub(ARGV[4], 1, 16) then
+    if ARGV[7] then
+      call('SET', KEYS[1], old, 'KEEPTTL')
+    end
     return 'A'
   end
   return 'F'

@@ -99,7 +99,9 @@ impl Executor {
     /// Like [`run_script`](Self::run_script), but also waits for replicas if `wait_replicas` is
     /// configured. Fails if the script has written and too few replicas acknowledge in time.
     /// `has_written` derives from the script's answer whether the script has written. The script
-    /// and WAIT share a connection, because WAIT covers only writes on its own connection.
+    /// and WAIT share a connection, because WAIT covers only writes on its own connection. The last
+    /// argument makes a script write the record again if an earlier call has completed it, because
+    /// from Redis 7.2 on, WAIT confirms at once if its connection has written nothing.
     pub(crate) async fn run_script_and_wait(
         &self,
         call: &ScriptCall<'_>,
@@ -109,15 +111,14 @@ impl Executor {
             return self.run_script(call).await;
         };
         let wait = wait(replicas, timeout);
+        let mut cmd = call.cmd.clone();
+        cmd.arg("W");
         let mut batch = redis::pipe();
-        batch.add_command(call.cmd.clone()).add_command(wait.clone());
+        batch.add_command(cmd.clone()).add_command(wait.clone());
         let answer = match self.run_routed(call.key, Request::Batch(&batch), true).await {
             Err(failure) if failure.code() == "NOSCRIPT" => {
                 let mut batch = redis::pipe();
-                batch
-                    .add_command(call.script.load())
-                    .add_command(call.cmd.clone())
-                    .add_command(wait);
+                batch.add_command(call.script.load()).add_command(cmd).add_command(wait);
                 self.run_routed(call.key, Request::Batch(&batch), true).await?
             }
             answer => answer?,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, FencedWrite, Peeked};
+use retryproof_core::store::{Acquired, FencedWrite, Force, ForceRequest, Forced, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 use tokio::time::Instant;
@@ -128,4 +128,47 @@ async fn sto_1_the_first_replay_in_a_process_does_not_wait_for_replicas() {
     let began = Instant::now();
     assert_eq!(replay(&waiting, &id("done")).await, "x");
     assert!(began.elapsed() < 5 * SHORT, "{:?}", began.elapsed());
+}
+
+/// From Redis 7.2 on, WAIT does not wait for a replica if its connection has written nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_1_cmp_3_ops_3_a_repetition_writes_something_for_which_replicas_can_be_waited() {
+    let (primary, _replica) = pair().await;
+    let prefix = own_prefix();
+    let config = RedisConfig::from_url(&primary.url()).expect("a URL").with_prefix(&prefix);
+    let alone = RedisStore::connect(config.clone()).await.expect("it connects");
+    let waiting = config.with_wait_replicas(1, Duration::from_secs(10));
+    let waiting = RedisStore::connect(waiting).await.expect("it connects");
+    let (completed, resolved, owner) = (id("completed"), id("resolved"), OwnerId::new());
+    grant(&waiting, &completed, owner).await;
+    let done = waiting.complete(&completed, owner, &completion("x")).await.expect("completed");
+    assert_eq!(done, FencedWrite::Applied);
+    let token = grant(&waiting, &resolved, OwnerId::new()).await.token;
+    let resolve = ForceRequest::resolve(&resolved, token, completion("y")).even_if_live();
+    let forced = waiting.force(&resolved, &resolve).await.expect("resolved");
+    assert!(matches!(forced, Forced::Applied), "{forced:?}");
+
+    let mut conn = primary.stranger().await;
+    let mut kept = async || {
+        let mut all: Vec<(Vec<u8>, i64)> = Vec::new();
+        for id in [&completed, &resolved] {
+            let key = key_of(&prefix, id);
+            let value = ask(&mut conn, &format!("GET {key}")).await;
+            all.push((value, ask(&mut conn, &format!("PEXPIRETIME {key}")).await));
+        }
+        all
+    };
+    let before = kept().await;
+    let writes = async || primary.info("rdb_changes_since_last_save").await;
+    for (store, more) in [(&waiting, 1), (&alone, 0)] {
+        let written = writes().await;
+        let again = store.complete(&completed, owner, &completion("z")).await.expect("answered");
+        assert_eq!(again, FencedWrite::AlreadyApplied);
+        assert_eq!(writes().await - written, more, "writes of a completion");
+        let written = writes().await;
+        let again = store.force(&resolved, &resolve).await.expect("answered");
+        assert!(matches!(again, Forced::Applied), "{again:?}");
+        assert_eq!(writes().await - written, more, "writes of a resolve");
+    }
+    assert_eq!(kept().await, before, "neither a result nor its ttl changes");
 }
