@@ -142,19 +142,11 @@ impl SubscriptionTask {
                 sent = self.next_command(&connection.driver, &mut subscribed);
             }
             tokio::select! {
-                push = pushed.recv() => match push {
-                    Some(PushInfo { kind: PushKind::SMessage, data }) => self.notify(&data),
-                    Some(PushInfo { kind: PushKind::SUnsubscribe, data }) => {
-                        // The store has sent no command for a channel that is still in the set.
-                        if let Some(channel) = channel_of(&data)
-                            && subscribed.remove(channel)
-                        {
-                            self.lose(channel);
-                        }
+                push = pushed.recv() => {
+                    if !push.is_some_and(|push| self.receive(push, &mut subscribed)) {
+                        return None;
                     }
-                    Some(PushInfo { kind: PushKind::Disconnection, .. }) | None => return None,
-                    Some(_) => {}
-                },
+                }
                 () = locator.moved(epoch) => return None,
                 done = async {
                     match &mut sent {
@@ -172,7 +164,9 @@ impl SubscriptionTask {
                                 subscribed.remove(channel);
                                 self.lose(channel);
                             }
-                            self.confirm(&answers.confirmed);
+                            // The node may have ended a subscription right after it began.
+                            let lasts = |channel: &&Channel| subscribed.contains(*channel);
+                            self.confirm(answers.confirmed.iter().filter(lasts));
                             if let Some(refusal) = answers.refusal {
                                 return Some(Failure::Server(refusal).into_error());
                             }
@@ -183,6 +177,14 @@ impl SubscriptionTask {
                             return None;
                         }
                         Err(failure) => return Some(failure.into_error()),
+                    }
+                    // The driver has also pushed each answer. All pushed answers are read before the
+                    // next command, because the end of a channel's old subscription would otherwise
+                    // count as the end of its next one.
+                    while let Ok(push) = pushed.try_recv() {
+                        if !self.receive(push, &mut subscribed) {
+                            return None;
+                        }
                     }
                 }
                 change = changes.recv() => {
@@ -262,7 +264,25 @@ impl SubscriptionTask {
         }))
     }
 
-    fn confirm(&mut self, channels: &[Channel]) {
+    /// Handles what the driver has pushed. Returns false if the connection has ended.
+    fn receive(&mut self, push: PushInfo, subscribed: &mut HashSet<Channel>) -> bool {
+        match push.kind {
+            PushKind::SMessage => self.notify(&push.data),
+            // When the store ends a subscription, it takes the channel out of the set first.
+            PushKind::SUnsubscribe => {
+                if let Some(channel) = channel_of(&push.data)
+                    && subscribed.remove(channel)
+                {
+                    self.lose(channel);
+                }
+            }
+            PushKind::Disconnection => return false,
+            _ => {}
+        }
+        true
+    }
+
+    fn confirm<'a>(&mut self, channels: impl Iterator<Item = &'a Channel>) {
         for channel in channels {
             if let Some(waiters) = self.channels.get_mut(channel) {
                 waiters.confirmed = true;

@@ -7,12 +7,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, LiveLease, Peeked};
-use retryproof_core::{FencingToken, IdempotencyStore, OwnerId};
+use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 use tokio::time::Instant;
 
 use crate::support::{
-    DAY, LONG, completion, grant, id, key_of, own_prefix, replay, service, stranger,
+    DAY, LONG, ask, completion, grant, id, key_of, own_prefix, replay, service, stranger,
 };
 
 /// The environment variables that pass the server's URL and the prefix to the other process.
@@ -244,4 +244,42 @@ async fn acq_5_waiters_of_a_key_share_a_subscription_and_give_it_back() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
+}
+
+/// The next waiter of a key comes while the subscription of the last one ends.
+#[tokio::test]
+async fn acq_4_acq_5_a_waiter_that_follows_the_last_one_at_once_gets_a_subscription() {
+    let (url, prefix) = (service("RETRYPROOF_TEST_REDIS", "redis"), own_prefix());
+    let store = std::sync::Arc::new(connect(&url, &prefix).await);
+    let mut conn = stranger(&url).await;
+    let channels = format!("PUBSUB SHARDCHANNELS {prefix}:*");
+    let wait = |id: &Identity, token| {
+        let (store, id) = (std::sync::Arc::clone(&store), id.clone());
+        tokio::spawn(async move { store.wait_for_change(&id, token, LONG).await })
+    };
+    let mut waiters = Vec::new();
+    for at in 0..200 {
+        let id = id(&format!("k{at}"));
+        let token = grant(&*store, &id, OwnerId::new()).await.token;
+        let first = wait(&id, token);
+        while !ask::<Vec<String>>(&mut conn, &channels).await.contains(&key_of(&prefix, &id)) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        first.abort();
+        // The store sends SUNSUBSCRIBE, and the next waiter comes before the answer.
+        tokio::task::yield_now().await;
+        waiters.push(wait(&id, token));
+    }
+    for waiter in waiters {
+        waiter.abort();
+    }
+    // If the store has taken a subscription for ended, it does not end it any more.
+    let all_ended = async {
+        while !ask::<Vec<String>>(&mut conn, &channels).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), all_ended)
+        .await
+        .expect("each subscription ends with its last waiter");
 }
