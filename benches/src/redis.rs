@@ -4,6 +4,9 @@
 //!
 //! The floor sends the two writes and the one read that no store can avoid, over shared connections
 //! as the store does: `SET NX PX`, `SET PX`, and `GET` of a value as long as a record.
+//!
+//! This file is over 400 lines long because the floor, the records that it shares with the store,
+//! and what is measured on them belong together.
 
 use std::sync::Arc;
 use std::time::Duration;

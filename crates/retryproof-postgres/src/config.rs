@@ -194,15 +194,7 @@ impl PostgresConfig {
                  `postgres://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE`",
             ));
         }
-        // A bare `/` or `?` in a password moves the rest of the password out of the login. An error
-        // message could then quote that part (ID-4).
-        let (_, rest) = url.split_once("://").unwrap_or_default();
-        if rest.split_once(['/', '?']).is_some_and(|(_, rest)| rest.contains('@')) {
-            return Err(refuse(
-                "the URL of a PostgreSQL store has a misplaced `/`, `?` or `@`; in a user, a \
-                 password, a database or a parameter, write them as `%2F`, `%3F` and `%40`",
-            ));
-        }
+        hosts::check_login(url)?;
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {

@@ -71,7 +71,7 @@ impl PostgresConfig {
         let selector = HostSelector::new(self);
         // The hosts are asked twice: for the primary, and for what each of them is.
         let limit = 2 * self.connect_timeout;
-        let mut conn = in_time(limit, hosts::examine(&selector, &mut findings)).await?;
+        let mut conn = hosts::in_time(limit, hosts::examine(&selector, &mut findings)).await?;
         let settings = match row(&mut conn, SETTINGS).await {
             Err(error) if self.may_lack(&error) => {
                 findings.push(StoreFinding::note(
@@ -130,7 +130,7 @@ impl PostgresConfig {
     ) -> Result<()> {
         // Without a primary, that is the finding.
         let connecting = async { hosts.connect().await.map_err(Failure::at_connect) };
-        let mut other = match in_time(self.connect_timeout, connecting).await {
+        let mut other = match hosts::in_time(self.connect_timeout, connecting).await {
             Ok(opened) => opened.conn,
             Err(_) if hosts.can_move() => return Ok(()),
             Err(error) => return Err(error),
@@ -161,11 +161,6 @@ impl PostgresConfig {
         });
         Ok(())
     }
-}
-
-async fn in_time<T>(limit: Duration, connecting: impl Future<Output = Result<T>>) -> Result<T> {
-    let late = |_| Err(Error::unavailable("the server did not open a connection in time"));
-    timeout(limit, connecting).await.unwrap_or_else(late)
 }
 
 fn check_settings(settings: &PgRow, findings: &mut Vec<StoreFinding>) -> Result<()> {

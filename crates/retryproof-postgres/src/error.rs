@@ -54,6 +54,11 @@ pub(crate) fn lacks_privilege(failure: &Failure) -> bool {
     matches!(failure, Failure::Driver(Driver::Database(error)) if error.code().as_deref() == Some("42501"))
 }
 
+/// Whether the server refused a statement because the server accepts no writes.
+pub(crate) fn is_read_only(failure: &Failure) -> bool {
+    matches!(failure, Failure::Driver(error) if code(error).as_deref() == Some("25006"))
+}
+
 /// Like [`classify_at_connect`], but for a store that has already connected.
 pub(crate) fn classify(error: &Driver) -> Error {
     while_running(classify_at_connect(error))

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::connection::hosts::HostSelector;
 use crate::connection::{StatementResult, run};
-use crate::error::{Failure, classify, is_broken, is_conflict, is_locked, is_pooler};
+use crate::error::{Failure, is_broken, is_conflict, is_locked, is_pooler};
 use crate::pool::Pool;
 use crate::statement::bound::BoundStatement;
 
@@ -93,7 +93,7 @@ impl Executor {
             let Some(ran) = self.timer.until(deadline, running).await else {
                 connection.discard();
                 self.hosts.doubt(epoch);
-                return Err(Failure::Store(self.of_primary(Error::unavailable(
+                return Err(self.of_primary(Failure::Store(Error::unavailable(
                     "the server did not answer in time; check whether it is overloaded, or whether \
                      an open transaction has locked the row",
                 ))));
@@ -110,7 +110,7 @@ impl Executor {
                     if !std::mem::replace(&mut replaced, true) {
                         continue;
                     }
-                    return Err(Failure::Store(self.of_primary(Error::unavailable(
+                    return Err(self.of_primary(Failure::Store(Error::unavailable(
                         "the primary moved while the statement ran; try again",
                     ))));
                 }
@@ -138,7 +138,7 @@ impl Executor {
                     replaced = true;
                     continue;
                 }
-                return Err(Failure::Store(self.of_primary(classify(&error))));
+                return Err(self.of_primary(Failure::Driver(error)));
             }
             connection.release();
             conflicts += 1;
@@ -174,10 +174,10 @@ impl Executor {
     }
 
     /// Names the primary, if there are several hosts (STO-7).
-    fn of_primary(&self, error: Error) -> Error {
+    fn of_primary(&self, failure: Failure) -> Failure {
         match self.hosts.primary() {
-            Some(host) => error.with("host", host),
-            None => error,
+            Some(host) => Failure::Store(failure.into_error().with("host", host)),
+            None => failure,
         }
     }
 }

@@ -234,10 +234,10 @@ impl HostSelector {
     /// is no copy of this one. Returns the epoch of connections to the primary.
     fn adopt(&self, primary: PrimaryHost, doubts: u64) -> Option<u64> {
         let mut known = self.known.lock();
-        if let Some(last) = known.primary {
-            if !primary.role.may_follow(&last.role) {
-                return None;
-            }
+        if let Some(last) = known.primary
+            && !primary.role.may_follow(&last.role)
+        {
+            return None;
         }
         known.settled = known.settled.max(doubts);
         if known.primary != Some(primary) {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The findings about the hosts of a URL that names several (STO-7).
 
-use retryproof_core::Result;
+use std::time::Duration;
+
 use retryproof_core::store::StoreFinding;
+use retryproof_core::{Error, Result};
 use sqlx_core::row::Row as _;
 use sqlx_postgres::PgConnection;
+use tokio::time::timeout;
 
 use crate::connection::fetch_row;
 use crate::connection::hosts::{HostAnswer, HostSelector};
@@ -47,6 +50,15 @@ pub(super) async fn examine(
     ));
     check_others(hosts, answers, findings).await?;
     Ok(conn)
+}
+
+/// Waits for a connection, at most as long as the limit.
+pub(super) async fn in_time<T>(
+    limit: Duration,
+    connecting: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let late = |_| Err(Error::unavailable("the server did not open a connection in time"));
+    timeout(limit, connecting).await.unwrap_or_else(late)
 }
 
 async fn check_others(

@@ -4,13 +4,14 @@
 
 use std::time::Duration;
 
+use retryproof_core::config::SqlDialect;
 use retryproof_core::store::{AcquireRequest, Acquired, Grant, HolderNote, LiveLease, Peeked};
 use retryproof_core::{Error, FencingToken, Identity, Result};
 use retryproof_store_kit::{CallPriority, Record, RecordPhase, jitter};
 use tokio::time::{Instant, timeout};
 
 use crate::connection::StatementResult;
-use crate::error::{Failure, is_locked, lacks_privilege};
+use crate::error::{Failure, is_locked, is_read_only, lacks_privilege};
 use crate::execute::record_limit::LimitDecision;
 use crate::record::AcquireRow;
 use crate::statement::Statement;
@@ -159,8 +160,13 @@ impl PostgresStore {
                 }
                 Err(Failure::Driver(error)) if is_locked(&error) => permit.found_locked(),
                 // The server refuses the statement to a user who may not call the function, even if
-                // the statement would not call it. Complete records are replayed all the same.
-                Err(failure) if lacks_privilege(&failure) => {
+                // the statement would not call it. In the plain dialect, a read-only server refuses
+                // the statement even if it would write nothing (STO-9). Complete records are
+                // replayed all the same.
+                Err(failure)
+                    if lacks_privilege(&failure)
+                        || (self.config.dialect == SqlDialect::Plain && is_read_only(&failure)) =>
+                {
                     drop(permit);
                     return match self.look(id).await {
                         Ok(Peeked::Complete(stored)) => {

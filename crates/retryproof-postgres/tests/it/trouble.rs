@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use retryproof_core::store::FencedWrite;
 use retryproof_core::{Error, ErrorKind, IdempotencyStore, OwnerId};
-use retryproof_postgres::{PgConnectOptions, PgPool, Pooler, PostgresConfig, PostgresStore};
+use retryproof_postgres::{
+    PgConnectOptions, PgPool, Pooler, PostgresConfig, PostgresStore, SqlDialect,
+};
 use tokio::time::Instant;
 
 use crate::round_trips::{self, proxied};
@@ -252,46 +254,57 @@ async fn sto_5_a_user_that_may_not_make_tables_is_told_so() {
 }
 
 #[tokio::test]
-async fn sto_5_a_read_only_server_is_unavailable_and_replays() {
-    let table = Table::new().await;
-    let (name, url) = role(&table, "SUPERUSER").await;
-    let (done, held, owner) = (id("done"), id("held"), OwnerId::new());
-    let store = PostgresStore::connect(on(&url, &table)).await.expect("connected");
-    execute(&store, &done, "result").await;
-    grant(&store, &held, owner).await;
-    let read_only = format!("ALTER ROLE {name} SET default_transaction_read_only=on");
-    let cut =
-        format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename='{name}'");
-    table.stranger().await.run(format!("{read_only}; {cut}")).await;
+async fn sto_5_sto_9_a_read_only_server_is_unavailable_and_replays() {
+    for dialect in [SqlDialect::Postgres, SqlDialect::Plain] {
+        let table = Table::new().await;
+        let (name, url) = role(&table, "SUPERUSER").await;
+        let (done, held, owner) = (id("done"), id("held"), OwnerId::new());
+        let config = on(&url, &table).with_dialect(dialect);
+        let store = PostgresStore::connect(config.clone()).await.expect("connected");
+        let other = PostgresStore::connect(config.clone()).await.expect("connected");
+        execute(&store, &done, "result").await;
+        grant(&store, &held, owner).await;
+        let read_only = format!("ALTER ROLE {name} SET default_transaction_read_only=on");
+        let cut = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename='{name}'"
+        );
+        table.stranger().await.run(format!("{read_only}; {cut}")).await;
 
-    let error = refused(on(&url, &table)).await;
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(error.to_string().contains("read-only"), "{error}");
-    for error in [
-        store
-            .acquire(&id(CANARY), &request(OwnerId::new()))
+        let error = refused(config).await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("read-only"), "{error}");
+        for error in [
+            store
+                .acquire(&id(CANARY), &request(OwnerId::new()))
+                .await
+                .map(drop)
+                .expect_err("read-only"),
+            store.extend(&held, owner, LONG).await.map(drop).expect_err("read-only"),
+            store
+                .complete(&held, owner, &completion(CANARY))
+                .await
+                .map(drop)
+                .expect_err("read-only"),
+        ] {
+            assert!(error.is_retryable() && error.to_string().contains("read-only"), "{error}");
+            assert_masked(&error);
+        }
+        assert_eq!(replay(&store, &done).await, "result");
+        // The other store has not seen the record complete.
+        assert_eq!(replay(&other, &done).await, "result", "{dialect:?}");
+        // Once the server accepts writes again, the store works without a restart.
+        table
+            .stranger()
             .await
-            .map(drop)
-            .expect_err("read-only"),
-        store.extend(&held, owner, LONG).await.map(drop).expect_err("read-only"),
-        store.complete(&held, owner, &completion(CANARY)).await.map(drop).expect_err("read-only"),
-    ] {
-        assert!(error.is_retryable() && error.to_string().contains("read-only"), "{error}");
-        assert_masked(&error);
+            .run(format!("ALTER ROLE {name} RESET default_transaction_read_only; {cut}"))
+            .await;
+        assert_eq!(
+            store.complete(&held, owner, &completion("late")).await.expect("completed"),
+            FencedWrite::Applied
+        );
+        drop((store, other));
+        drop_role(&table, &name).await;
     }
-    assert_eq!(replay(&store, &done).await, "result");
-    // Once the server accepts writes again, the store works without a restart.
-    table
-        .stranger()
-        .await
-        .run(format!("ALTER ROLE {name} RESET default_transaction_read_only; {cut}"))
-        .await;
-    assert_eq!(
-        store.complete(&held, owner, &completion("late")).await.expect("completed"),
-        FencedWrite::Applied
-    );
-    drop(store);
-    drop_role(&table, &name).await;
 }
 
 #[tokio::test]

@@ -9,8 +9,8 @@ use crate::connection::role::{HostVerdict, dial};
 
 impl HostSelector {
     /// Queries the role of each host except `but`. A host that is slower than the others gets more
-    /// time only while no primary has answered: on a busy machine, no host may be fast. The answers
-    /// are in the order of the URL.
+    /// time only while no primary has answered: on a busy machine, no host may be fast. The answer
+    /// of an old primary does not count. The answers are in the order of the URL.
     pub(crate) async fn query_roles(&self, but: Option<usize>) -> Vec<HostAnswer> {
         let (soft, hard) = (self.dial_timeout, self.dial_timeout * 5 / 2);
         let soft_end = Instant::now() + soft;

@@ -187,7 +187,10 @@ async fn sto_7_a_slow_primary_is_found_beside_an_old_one_that_came_back() {
     let mut group = group(Replication::Asynchronous).await;
     let proxy = WireProxy::to(([127, 0, 0, 1], group.port(1)).into()).await.expect("a proxy");
     let url = format!("postgres://postgres@127.0.0.1:{},{}/postgres", group.port(0), proxy.addr());
-    let store = store(&url).await;
+    // A host gets 2 s if another one is the primary, and 5 s otherwise.
+    let config = config(&url).with_connect_timeout(Duration::from_secs(8));
+    let config = config.with_call_timeout(PATIENCE);
+    let store = retryproof_postgres::PostgresStore::connect(config).await.expect("connected");
     execute(&store, &id("before"), "v").await;
     caught_up(&group, 1, 0).await;
     group.kill(0).expect("killed");
@@ -195,8 +198,8 @@ async fn sto_7_a_slow_primary_is_found_beside_an_old_one_that_came_back() {
     until_it_works(&store, "after").await;
     group.start_again(0).expect("started");
 
-    // A login takes longer than the time that a host gets if another one is the primary.
-    proxy.delay(Duration::from_millis(450));
+    // A login takes 2.4 s, or 3.2 s if it tries TLS first.
+    proxy.delay(Duration::from_millis(800));
     proxy.cut();
     let acquired = store.acquire(&id("slow"), &request(OwnerId::new())).await;
     assert!(matches!(acquired, Ok(Acquired::Granted(_))), "{acquired:?}");
