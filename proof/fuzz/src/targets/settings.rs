@@ -35,13 +35,17 @@ fn shown(config: Result<impl Debug>) -> (bool, String) {
     }
 }
 
-/// Returns whether [`PASSWORD`] is part of the URL's password, and occurs nowhere else in the URL.
+/// Returns whether [`PASSWORD`] is part of the URL's password, and occurs nowhere else in the URL,
+/// where an escape could also spell it.
 fn is_secret(url: &str) -> bool {
     let Some((_, rest)) = url.split_once("://") else { return false };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let login = authority.rsplit_once('@').map_or("", |(login, _)| login);
     let password = login.split_once(':').map_or("", |(_, password)| password);
-    password.contains(PASSWORD) && url.matches(PASSWORD).count() == 1
+    let escapes = |text: &str| text.matches('%').count();
+    password.contains(PASSWORD)
+        && url.matches(PASSWORD).count() == 1
+        && escapes(url) == escapes(password)
 }
 
 /// Checks how a configuration is read. The lines before `---` are the file, and the lines after it
