@@ -375,6 +375,7 @@ mod tests {
             "postgres://u:ge?canary-4711@h/d",
             "postgres://u:ge?table=canary-4711@h/d",
             "postgres://u:12/canary-4711@h/d",
+            "postgres://u:12#canary-4711@h/d",
         ] {
             let error = PostgresConfig::from_url(bad).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config, "{error}");

@@ -9,15 +9,15 @@ use sqlx_postgres::PgConnectOptions;
 
 use crate::error::classify_at_connect;
 
-/// Refuses a URL with a bare `/` or `?` in its password. The rest of the password would no longer
-/// belong to the login, and an error message could quote it (ID-4).
+/// Refuses a URL with a bare `/`, `?` or `#` in its password. The password would no longer belong
+/// to the login, and an error message or `Debug` could show a part of it (ID-4).
 pub(super) fn check_login(url: &str) -> Result<()> {
     let (_, rest) = url.split_once("://").unwrap_or_default();
-    if rest.split_once(['/', '?']).is_some_and(|(_, rest)| rest.contains('@')) {
+    if rest.split_once(['/', '?', '#']).is_some_and(|(_, rest)| rest.contains('@')) {
         return Err(Error::new(
             ErrorKind::Config,
-            "the URL of a PostgreSQL store has a misplaced `/`, `?` or `@`; in a user, a password, \
-             a database or a parameter, write them as `%2F`, `%3F` and `%40`",
+            "the URL of a PostgreSQL store has a misplaced `/`, `?`, `#` or `@`; in a user, a \
+             password, a database or a parameter, write them as `%2F`, `%3F`, `%23` and `%40`",
         ));
     }
     Ok(())
