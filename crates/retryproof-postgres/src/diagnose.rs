@@ -24,7 +24,7 @@ use crate::connection::{are_direct, execute_text, fetch_row, not_postgres};
 use crate::error::{Failure, classify};
 use crate::schema;
 
-/// The time limit for all checks together.
+/// The time limit for all checks together, without the time for opening connections.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// The table size, in bytes, above which huge pages matter.
 const LARGE: i64 = 1 << 30;
@@ -61,7 +61,9 @@ impl PostgresConfig {
                 "the server did not answer the checks in time; check whether it is overloaded",
             )
         };
-        let found = timeout(TIMEOUT, self.try_diagnose()).await;
+        // Two steps of `try_diagnose` wait for connections: twice the limit, and once.
+        let limit = TIMEOUT.saturating_add(self.connect_timeout.saturating_mul(3));
+        let found = timeout(limit, self.try_diagnose()).await;
         found.unwrap_or_else(|_| Err(late())).map_err(|error| error.during("diagnose"))
     }
 
@@ -70,7 +72,7 @@ impl PostgresConfig {
         let mut findings = Vec::new();
         let selector = HostSelector::new(self);
         // The hosts are asked twice: for the primary, and for what each of them is.
-        let limit = 2 * self.connect_timeout;
+        let limit = self.connect_timeout.saturating_mul(2);
         let mut conn = hosts::in_time(limit, hosts::examine(&selector, &mut findings)).await?;
         let settings = match row(&mut conn, SETTINGS).await {
             Err(error) if self.may_lack(&error) => {

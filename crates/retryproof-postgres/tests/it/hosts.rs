@@ -227,3 +227,17 @@ async fn sto_7_ops_5_a_diagnosis_names_each_host_and_what_a_failover_would_lose(
     has(&two, Severity::Note, &[&format!("{} is a primary on timeline 2", here(standby))]);
     has(&two, Severity::Error, &[&here(primary), "accepts writes too, on timeline 1"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn sto_7_ops_5_a_diagnosis_waits_as_long_as_the_configuration_allows() {
+    let silent = || std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let servers = [silent(), silent()];
+    let hosts = servers.each_ref().map(|server| server.local_addr().expect("bound").to_string());
+    let config = config(&format!("postgres://u:{CANARY}@{}/d", hosts.join(",")));
+    let began = Instant::now();
+    let error = config.with_connect_timeout(LONG).diagnose().await.expect_err("no host answers");
+    assert_masked(&error);
+    assert!(began.elapsed() > Duration::from_secs(20), "{error}");
+    let said = error.to_string();
+    assert!(hosts.iter().all(|host| said.contains(host)), "{said}");
+}
