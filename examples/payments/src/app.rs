@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::extract::{FromRef, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{MethodRouter, post};
 use axum::{Json, Router};
 use retryproof::http::axum::Lease;
 use retryproof::http::{AnswerFate, Fate, GuardedTx, IdempotencyFilter, TxError};
@@ -32,23 +32,12 @@ const PROVIDER: Duration = Duration::from_millis(25);
 /// How long `pay_apart` takes to pass the receipt to the mail system.
 const MAIL: Duration = Duration::from_millis(10);
 
-/// The router's state. `T` is a transaction on the ledger's database.
+/// The router's state. `T` is the engine that opens the handlers' transactions, if they use any.
+#[derive(Clone)]
 struct App<T> {
     idempotency: IdempotencyFilter,
-    /// The engine that opens the handlers' transactions.
-    transactions: JoinedEngine<T>,
     ledger: Ledger,
-}
-
-impl<T> Clone for App<T> {
-    fn clone(&self) -> Self {
-        let Self { idempotency, transactions, ledger } = self;
-        Self {
-            idempotency: idempotency.clone(),
-            transactions: transactions.clone(),
-            ledger: ledger.clone(),
-        }
-    }
+    transactions: T,
 }
 
 impl<T> FromRef<App<T>> for IdempotencyFilter {
@@ -57,8 +46,8 @@ impl<T> FromRef<App<T>> for IdempotencyFilter {
     }
 }
 
-impl<T> FromRef<App<T>> for JoinedEngine<T> {
-    fn from_ref(app: &App<T>) -> Self {
+impl<T> FromRef<App<JoinedEngine<T>>> for JoinedEngine<T> {
+    fn from_ref(app: &App<JoinedEngine<T>>) -> Self {
         app.transactions.clone()
     }
 }
@@ -195,8 +184,10 @@ async fn list(State(ledger): State<Ledger>) -> Result<Json<Vec<Charge>>, PayErro
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) listen: SocketAddr,
-    /// The URL of the database that contains the ledger and the records.
+    /// The URL of the database that contains the ledger and, by default, the records.
     pub(crate) store: String,
+    /// The URL of another store for the records. Charges and records then commit separately.
+    pub(crate) records: Option<String>,
     /// Whether charges and records commit separately.
     pub(crate) apart: bool,
     /// Whether to add the checkout page, and the headers that it can send.
@@ -207,7 +198,8 @@ pub(crate) struct Service {
 
 /// Serves until SIGTERM or Ctrl-C, then waits for running payments.
 pub(crate) async fn serve(service: Service) -> Result<(), BoxError> {
-    let Service { listen, ref store, apart, page, operate } = service;
+    let Service { listen, ref store, ref records, apart, page, operate } = service;
+    let records = records.as_ref().unwrap_or(store);
     let telemetry = operate.map(|_| Telemetry::new()).transpose()?;
     logs::start(telemetry.as_ref());
     let mut config = IdempotencyConfig::load(None)?;
@@ -216,10 +208,10 @@ pub(crate) async fn serve(service: Service) -> Result<(), BoxError> {
     config.scopes.entry("payments".to_owned()).or_default();
     // A small service can migrate when it starts. A larger service calls `migrate` where its other
     // migrations run.
-    retryproof::migrate(store).await?;
+    retryproof::migrate(records).await?;
     let web = config.web.clone();
     let feed = Feed::new();
-    let mut engine = IdempotencyEngine::builder(retryproof::connect(store).await?);
+    let mut engine = IdempotencyEngine::builder(retryproof::connect(records).await?);
     if let Some(telemetry) = &telemetry {
         engine = telemetry.observe(engine, &config);
     }
@@ -228,20 +220,18 @@ pub(crate) async fn serve(service: Service) -> Result<(), BoxError> {
     let filter =
         IdempotencyFilter::builder(engine.clone()).config(web).callers_share_keys().build()?;
 
+    let idempotency = filter.clone();
     // Joining the engine to the database fails here if the store cannot join transactions.
     let router = match &ledger {
+        _ if apart => routes(post(pay_apart), App { idempotency, ledger, transactions: () }),
         Ledger::Sqlite(_) => {
             let file = store.strip_prefix("sqlite:").unwrap_or(store);
             let transactions = engine.joined(SqliteTxSource::open(file)?)?;
-            let app = App { idempotency: filter.clone(), transactions, ledger };
-            let payments = if apart { post(pay_apart) } else { post(pay) };
-            Router::new().route("/payments", payments.get(list)).with_state(app)
+            routes(post(pay), App { idempotency, ledger, transactions })
         }
         Ledger::Postgres(pool) => {
             let transactions = engine.joined(pool.clone())?;
-            let app = App { idempotency: filter.clone(), transactions, ledger };
-            let payments = if apart { post(pay_apart) } else { post(pay_on_postgres) };
-            Router::new().route("/payments", payments.get(list)).with_state(app)
+            routes(post(pay_on_postgres), App { idempotency, ledger, transactions })
         }
     };
     let router = if page { checkout::around(router, &feed) } else { router };
@@ -276,6 +266,14 @@ pub(crate) async fn serve(service: Service) -> Result<(), BoxError> {
         tracing::warn!(left, "stopped while payments were running; their leases will expire");
     }
     Ok(())
+}
+
+/// The routes of the service.
+fn routes<T>(payments: MethodRouter<App<T>>, app: App<T>) -> Router
+where
+    T: Clone + Send + Sync + 'static,
+{
+    Router::new().route("/payments", payments.get(list)).with_state(app)
 }
 
 /// Resolves at SIGTERM or Ctrl-C, even if the signal arrives before the first poll.

@@ -13,7 +13,8 @@ pub(crate) async fn run() -> Result<(), BoxError> {
         format!("sqlite:{}", folder.path().join("payments.db").display()),
         folder.path().join("server.log"),
     );
-    let server = Server::start(([127, 0, 0, 1], 0).into(), &db, false, None, &log).await?;
+    let server =
+        Server::start(([127, 0, 0, 1], 0).into(), &db, &storm::Plan::default(), &log).await?;
     println!("A payment service runs at http://{} on SQLite.\n", server.address);
     let order =
         Order { account: "alice".into(), amount: 4_200, reference: "one bicycle bell".into() };

@@ -23,9 +23,12 @@ use std::process::ExitCode;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The variable with the URL of the store for `serve`. The storm sets this variable for its
-/// servers, so that process lists do not show a password.
+/// The variable with the URL of the database for `serve`. The storm sets this variable and
+/// [`RECORDS`] for its servers, so that process lists do not show a password.
 const STORE: &str = "PAYMENTS_STORE";
+
+/// The variable with the URL of another store for the records.
+const RECORDS: &str = "PAYMENTS_RECORDS";
 
 const USAGE: &str = "\
 usage: payments [serve|demo|storm] [options]
@@ -35,6 +38,8 @@ usage: payments [serve|demo|storm] [options]
             --db FILE         ledger and records in a SQLite file; default payments.db
             --store URL       ledger and records in the database of that URL: sqlite:FILE, or
                               postgres://USER:PASSWORD@HOST/DATABASE; also the variable PAYMENTS_STORE
+            --records URL     the records in another store, for example redis://HOST; also the variable
+                              PAYMENTS_RECORDS; charge and record are then two commits
             --apart           charge and record in two commits instead of one
             --operate ADDR    metrics, spans and the page for operators on a second port; port 0 picks
                               a free one
@@ -46,6 +51,7 @@ usage: payments [serve|demo|storm] [options]
             --kills N         how often the server is killed; default 8
             --apart           charge and record in two commits instead of one
             --store URL       the database; default a new SQLite file
+            --records URL     the records in another store; charge and record are then two commits
             --operate ADDR    the servers' metrics, spans and page for operators, on this port
             --keep            leaves the database and the server's log behind, and says where
 ";
@@ -61,6 +67,7 @@ enum Command {
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
     let mut listen = SocketAddr::from(([127, 0, 0, 1], 4807));
     let mut store = std::env::var(STORE).unwrap_or_else(|_| "sqlite:payments.db".to_owned());
+    let mut records = std::env::var(RECORDS).ok();
     let (mut apart, mut page, mut operate) = (false, true, None);
     let mut plan = storm::Plan::default();
     let mut args = args.by_ref().peekable();
@@ -76,6 +83,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
             ("serve", "--db") => store = format!("sqlite:{}", value()?),
             ("serve", "--store") => store = known(value()?)?,
             ("storm", "--store") => plan.store = Some(known(value()?)?),
+            ("serve", "--records") => records = Some(value()?),
+            ("storm", "--records") => plan.records = Some(value()?),
             ("serve", "--apart") => apart = true,
             ("serve", "--operate") => operate = Some(number(&option, &value()?)?),
             ("storm", "--operate") => plan.operate = Some(number(&option, &value()?)?),
@@ -92,10 +101,12 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
     if plan.keys == 0 || plan.clients == 0 {
         return Err("--keys and --clients take at least 1".to_owned());
     }
+    apart |= records.is_some();
+    plan.apart |= plan.records.is_some();
     Ok(match verb.as_str() {
         "demo" => Command::Demo,
         "storm" => Command::Storm(plan),
-        _ => Command::Serve(app::Service { listen, store, apart, page, operate }),
+        _ => Command::Serve(app::Service { listen, store, records, apart, page, operate }),
     })
 }
 

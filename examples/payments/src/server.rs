@@ -12,6 +12,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use crate::BoxError;
+use crate::storm::Plan;
 
 /// A running service process.
 pub(crate) struct Server {
@@ -21,21 +22,21 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts this program again as a service on `store`. The service appends its log to the file
-    /// `log`. Port 0 selects a free port.
+    /// Starts this program again as a service on `store`, with the plan's settings for servers. The
+    /// service appends its log to the file `log`. Port 0 selects a free port.
     pub(crate) async fn start(
         listen: SocketAddr,
         store: &str,
-        apart: bool,
-        operate: Option<SocketAddr>,
+        plan: &Plan,
         log: &Path,
     ) -> Result<Self, BoxError> {
         let log = File::options().create(true).append(true).open(log)?;
         let mut child = Command::new(std::env::current_exe()?)
             .args(["serve", "--no-page", "--listen", &listen.to_string()])
-            .args(apart.then_some("--apart"))
-            .args(operate.iter().flat_map(|at| ["--operate".to_owned(), at.to_string()]))
+            .args(plan.apart.then_some("--apart"))
+            .args(plan.operate.iter().flat_map(|at| ["--operate".to_owned(), at.to_string()]))
             .env(crate::STORE, store)
+            .envs(plan.records.iter().map(|url| (crate::RECORDS, url)))
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

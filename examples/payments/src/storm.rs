@@ -32,6 +32,8 @@ pub(crate) struct Plan {
     pub(crate) kills: usize,
     /// The URL of a database. By default, the storm creates a SQLite file.
     pub(crate) store: Option<String>,
+    /// The URL of another store for the records, on which no transaction of the ledger can join.
+    pub(crate) records: Option<String>,
     /// Distinguishes the keys and references of this storm from those of others on the same
     /// database.
     pub(crate) run: String,
@@ -52,6 +54,7 @@ impl Default for Plan {
             clients: 48,
             kills: 8,
             store: None,
+            records: None,
             run,
             apart: false,
             operate: None,
@@ -94,8 +97,7 @@ pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     let log = folder.path().join("server.log");
     let own = || format!("sqlite:{}", folder.path().join("payments.db").display());
     let store = plan.store.clone().unwrap_or_else(own);
-    let server =
-        Server::start(([127, 0, 0, 1], 0).into(), &store, plan.apart, plan.operate, &log).await?;
+    let server = Server::start(([127, 0, 0, 1], 0).into(), &store, &plan, &log).await?;
     let address = server.address;
     println!(
         "storm: {} payments from {} clients against http://{address}, with {} kills on the way",
@@ -187,7 +189,7 @@ async fn kill_and_restart(
         let address = server.address;
         server.kill().await?;
         tally.kills.fetch_add(1, Ordering::Relaxed);
-        server = Server::start(address, &store, plan.apart, plan.operate, &log).await?;
+        server = Server::start(address, &store, &plan, &log).await?;
     }
     Ok((server, killed))
 }

@@ -104,6 +104,37 @@ fn acq_2_a_storm_against_two_commits_ends_with_every_double_charge_explained() {
     storm(&["--apart"]);
 }
 
+/// A storm whose records are in another store than the ledger, a SQLite file.
+fn storm_on(records: &str) {
+    let said = storm(&["--records", records]);
+    assert!(count(&said, "charges") >= 600, "{said}");
+}
+
+#[test]
+fn acq_2_a_storm_on_redis_ends_with_every_double_charge_explained() {
+    storm_on(&service("REDIS", "redis"));
+}
+
+#[test]
+fn acq_2_sto_8_a_storm_on_a_cluster_ends_with_every_double_charge_explained() {
+    storm_on(&service("CLUSTER", "cluster"));
+}
+
+#[test]
+fn acq_2_a_storm_on_mariadb_ends_with_every_double_charge_explained() {
+    storm_on(&(service("MARIADB", "mariadb") + "?table=storm_records"));
+}
+
+#[test]
+fn acq_2_sto_7_a_storm_on_a_primary_with_a_standby_ends_with_every_double_charge_explained() {
+    storm_on(&(service("STANDBY", "standby") + "?table=storm_records"));
+}
+
+#[test]
+fn acq_2_sto_9_a_storm_with_the_plain_dialect_ends_with_every_double_charge_explained() {
+    storm_on(&(service("POSTGRES", "postgres") + "?table=storm_plain&dialect=plain"));
+}
+
 #[test]
 fn bad_arguments_name_what_is_wrong() {
     for (args, part) in [
