@@ -31,7 +31,7 @@ use crate::record::read_record;
 use crate::statement::bound::BoundStatement;
 use crate::statement::{Statement, StatementTexts};
 use crate::waiters::notify::NotifyTask;
-use crate::waiters::{ANNOUNCE_INTERVAL, FALLBACK_POLL, POLL, Waiters};
+use crate::waiters::{FALLBACK_POLL, POLL, Waiters};
 
 /// A value below every purge bucket.
 pub(crate) const FIRST_BUCKET: i64 = 0;
@@ -196,18 +196,10 @@ impl PostgresStore {
             self.waiters.announce(&subscription);
         }
         let announced = Mutex::new(Instant::now());
-        let is_announcement_due = || {
-            let mut announced = announced.lock();
-            let is_due = announced.elapsed() > ANNOUNCE_INTERVAL;
-            if is_due {
-                *announced = Instant::now();
-            }
-            is_due
-        };
         let remaining_lease = || async {
             let is_held = self.remaining_lease(id, seen).await?.is_some();
-            if is_held && is_announcement_due() {
-                self.waiters.announce(&subscription);
+            if is_held {
+                self.waiters.announce_again(&subscription, &announced);
             }
             Ok(is_held.then_some(Duration::MAX))
         };

@@ -44,7 +44,7 @@ pub(crate) const FALLBACK_POLL: Backoff =
 /// How long an announcement is valid. A waiter that sleeps longer repeats its announcement before
 /// the announcement expires.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(60);
-pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(20);
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(20);
 /// How long a process remembers that it has finished a record.
 const JUST_FINISHED: Duration = Duration::from_secs(2);
 /// How many finished records a process remembers, and how many messages its outbox holds.
@@ -117,6 +117,19 @@ impl Waiters {
     pub(crate) fn announce(&self, subscription: &Subscription<'_, u64>) {
         if self.is_listening() {
             self.queue(WakeMessage::Waiting, *subscription.key());
+        }
+    }
+
+    /// Announces a waiter again, if its last announcement may soon expire.
+    pub(crate) fn announce_again(
+        &self,
+        subscription: &Subscription<'_, u64>,
+        announced: &Mutex<Instant>,
+    ) {
+        let mut announced = announced.lock();
+        if announced.elapsed() >= ANNOUNCE_INTERVAL {
+            *announced = Instant::now();
+            self.announce(subscription);
         }
     }
 
@@ -276,6 +289,21 @@ mod tests {
         assert!(holder.next_payload().is_some());
         holder.notify_finished(&id("k"));
         assert!(holder.next_payload().is_none(), "sent once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn acq_4_a_long_wait_is_announced_again() {
+        let waiter = Waiters::new();
+        waiter.set_listening(true);
+        let (subscription, announced) = (waiter.subscribe(&id("k")), Mutex::new(Instant::now()));
+        for _ in 0..3 {
+            tokio::time::advance(ANNOUNCE_INTERVAL - Duration::from_millis(1)).await;
+            waiter.announce_again(&subscription, &announced);
+            assert!(waiter.next_payload().is_none(), "not due");
+            tokio::time::advance(Duration::from_millis(1)).await;
+            waiter.announce_again(&subscription, &announced);
+            assert!(waiter.next_payload().is_some(), "due");
+        }
     }
 
     #[test]

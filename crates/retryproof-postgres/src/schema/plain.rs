@@ -161,8 +161,10 @@ pub(super) async fn check(
     }
     let mut accepted = Vec::new();
     for setting in SESSION_SETTINGS {
-        match execute_text(conn, setting.to_owned()).await {
-            Ok(()) => accepted.push(setting),
+        // The setting ends with these statements, because behind a pooler, another client may use
+        // the server's connection next.
+        match execute_text(conn, format!("SET LOCAL {setting};SELECT 1")).await {
+            Ok(()) => accepted.push(format!("SET {setting}")),
             Err(error @ sqlx_core::Error::Database(_)) => {
                 tracing::debug!(
                     setting,

@@ -68,9 +68,7 @@ impl<'a> BoundStatement<'a> {
     /// Returns the text with each value written as a literal. Bytes are written as hex digits, so
     /// no value can end its literal, whatever the connection's settings are.
     pub(crate) fn with_literals(&self) -> String {
-        let length: usize = self.params.iter().map(literal_length).sum();
-        let mut text = String::with_capacity(self.sql.len() + length);
-        text.push_str(self.settings);
+        let mut text = self.settings.to_owned();
         let mut parts = self.sql.split('$');
         text.push_str(parts.next().unwrap_or_default());
         for part in parts {
@@ -85,14 +83,6 @@ impl<'a> BoundStatement<'a> {
             text.push_str(rest);
         }
         text
-    }
-}
-
-/// Returns the approximate length of a parameter's literal.
-fn literal_length(param: &Param<'_>) -> usize {
-    match param {
-        Param::Bytes(bytes) => 24 + 2 * bytes.len(),
-        _ => 24,
     }
 }
 

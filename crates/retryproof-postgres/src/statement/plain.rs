@@ -7,12 +7,8 @@ use super::Statement;
 /// The settings of each connection in the plain dialect. Each of them is left out if the server
 /// refuses it. The first one limits how long a statement waits for a row that an open transaction
 /// has locked; the others are those of PostgreSQL's dialect.
-pub(crate) const SESSION_SETTINGS: [&str; 4] = [
-    "SET lock_timeout='250ms'",
-    "SET enable_seqscan=off",
-    "SET enable_bitmapscan=off",
-    "SET jit=off",
-];
+pub(crate) const SESSION_SETTINGS: [&str; 4] =
+    ["lock_timeout='250ms'", "enable_seqscan=off", "enable_bitmapscan=off", "jit=off"];
 
 /// Returns the settings that a statement's own transaction gets on a connection without
 /// [`SESSION_SETTINGS`]. A completion waits for a locked row for as long as its call may take.

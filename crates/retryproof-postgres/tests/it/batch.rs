@@ -2,6 +2,8 @@
 //! Completions that many callers send at the same time share statements. Each caller gets the
 //! result of its own completion.
 
+mod slots;
+
 use std::sync::Arc;
 use std::time::Duration;
 

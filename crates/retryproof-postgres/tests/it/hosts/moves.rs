@@ -11,7 +11,7 @@ use retryproof_testkit::wire::WireProxy;
 use tokio::time::{Instant, timeout};
 
 use super::{PATIENCE, caught_up, config, group, has, store, until_it_works};
-use crate::support::{assert_masked, completion, execute, grant, id, replay, request};
+use crate::support::{Stranger, assert_masked, completion, execute, grant, id, replay, request};
 
 /// How many keys have a holder and a waiter when the primary is killed.
 const WAITED: usize = 40;
@@ -158,13 +158,22 @@ async fn sto_7_a_frozen_primary_is_left_within_one_call_and_not_used_when_it_wak
     }
 }
 
-/// A store whose connections to the old primary work all the time looks at the other hosts, too.
+/// A store whose connections to the old primary work all the time looks at the other hosts, too. A
+/// call that waits for the old primary is then sent to the new one.
 #[tokio::test(flavor = "multi_thread")]
 async fn sto_7_an_idle_store_finds_a_new_primary_beside_its_old_one() {
     let mut group = group(Replication::Asynchronous).await;
-    let store = store(&group.url()).await;
-    execute(&store, &id("before"), "v").await;
+    let config = config(&group.url()).with_call_timeout(PATIENCE);
+    let store = retryproof_postgres::PostgresStore::connect(config).await.expect("connected");
+    let store = Arc::new(store);
+    let (locked, owner) = (id("locked"), OwnerId::new());
+    grant(&store, &locked, owner).await;
     caught_up(&group, 1, 0).await;
+    let mut stranger = Stranger::to(&group.url_of(&[0])).await;
+    stranger.run("BEGIN; SELECT 1 FROM retryproof_records FOR UPDATE").await;
+    let completing = Arc::clone(&store);
+    let blocked =
+        tokio::spawn(async move { completing.complete(&locked, owner, &completion("v")).await });
     group.promote(1).expect("promoted");
     let until = Instant::now() + PATIENCE;
     for at in 0.. {
@@ -176,6 +185,9 @@ async fn sto_7_an_idle_store_finds_a_new_primary_beside_its_old_one() {
         assert!(Instant::now() < until, "the store still uses the old primary");
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
+    let completed = timeout(PATIENCE, blocked).await.expect("an answer").expect("no panic");
+    assert_eq!(completed.expect("completed"), FencedWrite::Applied);
+    assert_eq!(replay(&store, &id("locked")).await, "v");
     execute(&store, &id("moved"), "v").await;
     assert!(has(&group, 1, "moved") && !has(&group, 0, "moved"));
 }

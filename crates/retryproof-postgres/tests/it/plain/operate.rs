@@ -10,12 +10,13 @@ use retryproof_core::store::{
 };
 use retryproof_core::{IdempotencyStore, OwnerId};
 use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore, SqlDialect};
+use sqlx_core::row::Row as _;
 use tokio::time::Instant;
 
 use super::place::Place;
 use crate::round_trips::plans::gone;
 use crate::support::{
-    DAY, LONG, Table, completion, execute, grant, hex, id, pgbouncer, replay, request,
+    DAY, LONG, Stranger, Table, completion, execute, grant, hex, id, pgbouncer, replay, request,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -112,6 +113,16 @@ async fn sto_9_behind_a_pooler_a_locked_row_is_busy_in_time() {
     // The store detects the pooler, as in the other dialect.
     let store = PostgresStore::connect(config).await.expect("connected");
     assert!(format!("{store:?}").contains("direct: false"), "{store:?}");
+    // The checks of the start left no setting on a connection that other clients use next.
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        let mut client = Stranger::to(&pgbouncer()).await;
+        client.run("BEGIN").await;
+        let setting = client.row("SELECT current_setting('lock_timeout')").await;
+        assert_eq!(setting.try_get::<String, _>(0).expect("a text"), "0");
+        clients.push(client);
+    }
+    drop(clients);
     execute(&store, &id("k"), "result").await;
     assert_eq!(replay(&store, &id("k")).await, "result");
     let brief = AcquireRequest::new(OwnerId::new(), Duration::from_millis(10), DAY);
