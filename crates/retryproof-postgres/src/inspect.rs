@@ -132,7 +132,6 @@ impl PostgresStore {
         let statement = self.statements.force(id, req, tombstone.envelope(), &message);
         for _ in 0..FORCE_ATTEMPTS {
             if self.run(CallPriority::Normal, &statement).await?.affected > 0 {
-                self.on_forced(id, req);
                 return Ok(Forced::Applied);
             }
             let found = self.read_record(CallPriority::Normal, Statement::Read, id).await?;

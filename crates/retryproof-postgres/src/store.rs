@@ -138,20 +138,6 @@ impl PostgresStore {
         result.row.as_ref().map_or(Ok(None), read_record)
     }
 
-    /// Wakes the waiters of this process after an operator has changed their record, and updates
-    /// this process's hint about the record. The statement itself has woken the waiters of other
-    /// processes.
-    pub(crate) fn on_forced(&self, id: &Identity, req: &ForceRequest) {
-        match &req.action {
-            ForceAction::Resolve { done, .. } => self.completed.note(id, done.ttl),
-            ForceAction::Release | ForceAction::Forget => self.completed.forget(id),
-            ForceAction::Erase => {}
-        }
-        if req.ends_a_lease() {
-            self.waiters.notify_local(id);
-        }
-    }
-
     /// Returns the status of a record, and remembers the record if it is complete.
     fn peeked(&self, id: &Identity, record: Option<Record>) -> Peeked {
         self.note_completed(id, record.as_ref());

@@ -7,8 +7,11 @@
 mod sqlx_08;
 
 use std::io::{BufRead as _, BufReader};
+use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake};
 use std::time::Duration;
 
 use retryproof_core::observe::{Counters, Counts};
@@ -322,6 +325,38 @@ async fn cmp_7_postgres_others_that_meet_the_locked_row_end_in_time_and_are_woke
     assert!(heard - committed < 5_000 * MS, "{:?}", heard - committed);
     assert_eq!(world.rows().await, 1, "a caller that has the result sees the writes");
     Arc::try_unwrap(world).ok().expect("the last").end().await;
+}
+
+/// A waiter does not have to wait for its next read. Nothing else runs between the report of the
+/// commit and the check, so no timer can wake the waiter.
+#[tokio::test]
+async fn cmp_7_acq_4_postgres_a_commit_that_the_program_reports_wakes_the_waiters_at_once() {
+    struct Heard(AtomicBool);
+    impl Wake for Heard {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    let world = world().await;
+    let held = world.held("k").await;
+    let Peeked::Busy(lease) = world.standing("k").await else { panic!("not held") };
+    let (key, engine) = (ctx("k"), world.engine.clone());
+    let mut waiting =
+        pin!(engine.store().wait_for_change(key.identity(), lease.token, 20_000 * MS));
+    // The waiter subscribes, and reads the record.
+    assert!(tokio::time::timeout(100 * MS, &mut waiting).await.is_err());
+    let heard = Arc::new(Heard(AtomicBool::new(false)));
+    let waker = Arc::clone(&heard).into();
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let mut tx = world.pool.begin().await.unwrap();
+    let pending = held.complete_in(&mut tx, value("done")).await.unwrap();
+    tx.commit().await.unwrap();
+    heard.0.store(false, Ordering::Relaxed);
+    pending.committed();
+    assert!(heard.0.load(Ordering::Relaxed));
+    waiting.await.unwrap();
+    world.end().await;
 }
 
 #[tokio::test]

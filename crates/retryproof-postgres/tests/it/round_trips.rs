@@ -8,7 +8,7 @@ mod writes;
 use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Peeked};
-use retryproof_core::{IdempotencyStore, OwnerId};
+use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
 use retryproof_testkit::wire::WireProxy;
 
@@ -145,4 +145,36 @@ async fn acq_8_a_wrong_guess_that_a_key_is_known_is_made_once() {
             assert_eq!(proxy.flights() - before, 1, "no longer known ({pooler:?})");
         }
     }
+}
+
+/// A process that has seen a result reads it, and does not try to acquire the key again.
+#[tokio::test]
+async fn acq_8_a_result_that_the_process_has_seen_is_only_read() {
+    let table = Table::new().await;
+    let (first, second) = (table.store().await, table.store().await);
+    execute(&first, &id("k"), "x").await;
+    assert_eq!(replay(&second, &id("k")).await, "x");
+    let mut stranger = table.stranger().await;
+    let drop_grant = format!(
+        "DO $$DECLARE f regprocedure; BEGIN SELECT oid INTO STRICT f FROM pg_proc WHERE \
+         proname='{}_grant_1'; EXECUTE 'DROP FUNCTION '||f; END$$",
+        table.name
+    );
+    stranger.run(drop_grant).await;
+    assert_eq!(replay(&second, &id("k")).await, "x");
+}
+
+/// The ttl of a result may end while the row is read, so an acquire that finds no value tries again
+/// before it reports a damaged record.
+#[tokio::test]
+async fn cmp_6_acq_8_a_value_that_is_missing_is_looked_for_again() {
+    let table = Table::new().await;
+    let (proxy, through) = proxied(&postgres()).await;
+    let store = store(&through, &table, Pooler::Session).await;
+    execute(&table.store().await, &id("k"), "x").await;
+    table.stranger().await.run(format!("UPDATE \"{}\" SET result=NULL", table.name)).await;
+    let before = proxy.flights();
+    let error = store.acquire(&id("k"), &request(OwnerId::new())).await.map(drop);
+    assert_eq!(error.expect_err("damaged").kind(), ErrorKind::Corrupt);
+    assert!(proxy.flights() - before >= 4, "{} round trips", proxy.flights() - before);
 }

@@ -11,7 +11,7 @@ mod locked_rows;
 
 use std::time::Duration;
 
-use retryproof_core::store::FencedWrite;
+use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite};
 use retryproof_core::{Error, ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_postgres::{
     PgConnectOptions, PgPool, Pooler, PostgresConfig, PostgresStore, SqlDialect,
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::round_trips::{self, proxied};
 use crate::support::{
-    CANARY, LONG, Table, assert_masked, completion, execute, grant, hex, id, pgbouncer, postgres,
+    CANARY, DAY, LONG, Table, assert_masked, completion, execute, grant, hex, id, pgbouncer, postgres,
     replay, request, service, whole,
 };
 
@@ -342,6 +342,10 @@ async fn acq_9_a_repeated_acquire_that_loses_each_race_fails() {
     let store = table.store().await;
     let (held, owner, name) = (id(CANARY), OwnerId::new(), &table.name);
     let first = grant(&store, &held, owner).await;
+    let brief = AcquireRequest::new(OwnerId::new(), Duration::from_millis(10), DAY);
+    let ended = id("ended");
+    assert!(matches!(store.acquire(&ended, &brief).await, Ok(Acquired::Granted(_))));
+    tokio::time::sleep(Duration::from_millis(20)).await;
     let skip = format!(
         "CREATE FUNCTION f_{name}() RETURNS trigger LANGUAGE plpgsql AS \
          $$ BEGIN RETURN NULL; END $$; CREATE TRIGGER spoilt BEFORE UPDATE ON \"{name}\" \
@@ -351,6 +355,9 @@ async fn acq_9_a_repeated_acquire_that_loses_each_race_fails() {
     let error = store.acquire(&held, &request(owner)).await.expect_err("each is lost");
     assert!(error.is_retryable() && error.to_string().contains("changed"), "{error}");
     assert_masked(&error);
+    // Another caller finds the record busy, although its lease has ended.
+    let other = store.acquire(&ended, &request(OwnerId::new())).await;
+    assert!(matches!(&other, Ok(Acquired::Busy(lease)) if lease.remaining.is_zero()), "{other:?}");
     mend(&table).await;
     assert_eq!(grant(&store, &held, owner).await.token, first.token);
 }
