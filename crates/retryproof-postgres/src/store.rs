@@ -11,8 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::config::SqlDialect;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, ForceAction, ForceRequest, Peeked,
-    SharedStore, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use retryproof_store_kit::{

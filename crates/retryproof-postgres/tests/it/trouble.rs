@@ -20,8 +20,8 @@ use tokio::time::Instant;
 
 use crate::round_trips::{self, proxied};
 use crate::support::{
-    CANARY, DAY, LONG, Table, assert_masked, completion, execute, grant, hex, id, pgbouncer, postgres,
-    replay, request, service, whole,
+    CANARY, DAY, LONG, Table, assert_masked, completion, execute, grant, hex, id, pgbouncer,
+    postgres, replay, request, service, whole,
 };
 
 /// Creates a role with its own password, and returns the role's name and URL. The role is dropped
