@@ -173,6 +173,8 @@ async fn cmp_6_acq_8_a_value_that_is_missing_is_looked_for_again() {
     let store = store(&through, &table, Pooler::Session).await;
     execute(&table.store().await, &id("k"), "x").await;
     table.stranger().await.run(format!("UPDATE \"{}\" SET result=NULL", table.name)).await;
+    // This call opens the connection, and prepares the statement.
+    grant(&store, &id("other"), OwnerId::new()).await;
     let before = proxy.flights();
     let error = store.acquire(&id("k"), &request(OwnerId::new())).await.map(drop);
     assert_eq!(error.expect_err("damaged").kind(), ErrorKind::Corrupt);
