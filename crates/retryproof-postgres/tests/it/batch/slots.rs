@@ -2,13 +2,16 @@
 //! What a completion does that finds no free slot: it waits briefly, shares a statement, or is sent
 //! alone, and is never sent twice without need.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::FencedWrite;
 use retryproof_core::{IdempotencyStore as _, Identity, OwnerId};
+use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
 use tokio::time::{Instant, timeout};
 
-use super::{complete, granted, patient};
+use super::{MANY, complete, granted, patient};
+use crate::round_trips::proxied;
 use crate::support::{Table, completion, grant, id};
 
 /// Runs a step, in PL/pgSQL, before a shared statement changes a row of the table.
@@ -82,5 +85,27 @@ async fn cmp_1_a_completion_in_a_shared_statement_is_not_sent_again_alone() {
             table.name
         );
         sent.push(stranger.number(statements).await);
+    }
+}
+
+/// Behind a pooler and in the plain dialect, each completion is a statement of its own.
+#[tokio::test]
+async fn sto_9_completions_share_no_statement_where_none_can_be_prepared_or_called() {
+    for (parameters, pooler) in [("", Pooler::Transaction), ("?dialect=plain", Pooler::Session)] {
+        let table = Table::new().await;
+        let (proxy, through) = proxied(&table.url).await;
+        let config = PostgresConfig::from_url(&(through + parameters)).expect("a URL");
+        let config = config.with_table_name(&table.name).with_pooler(pooler);
+        let store = Arc::new(PostgresStore::connect(config).await.expect("connected"));
+        // The first rounds open the connections and prepare the statement.
+        let mut fewest = u64::MAX;
+        for round in 0..5 {
+            let all = granted(&store, &format!("round {round}")).await;
+            let before = proxy.flights();
+            let told = complete(&store, &all).join_all().await;
+            fewest = fewest.min(proxy.flights() - before);
+            assert!(told.iter().all(|(_, fenced)| *fenced == FencedWrite::Applied), "{told:?}");
+        }
+        assert_eq!(fewest, MANY as u64, "{pooler:?}");
     }
 }
