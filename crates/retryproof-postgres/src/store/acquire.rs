@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use retryproof_core::config::SqlDialect;
 use retryproof_core::store::{AcquireRequest, Acquired, Grant, HolderNote, LiveLease, Peeked};
 use retryproof_core::{Error, FencingToken, Identity, Result};
 use retryproof_store_kit::{CallPriority, Record, RecordPhase, jitter};
@@ -163,10 +162,7 @@ impl PostgresStore {
                 // the statement would not call it. In the plain dialect, a read-only server refuses
                 // the statement even if it would write nothing (STO-9). Complete records are
                 // replayed all the same.
-                Err(failure)
-                    if lacks_privilege(&failure)
-                        || (self.config.dialect == SqlDialect::Plain && is_read_only(&failure)) =>
-                {
+                Err(failure) if lacks_privilege(&failure) || is_read_only(&failure) => {
                     drop(permit);
                     return match self.look(id).await {
                         Ok(Peeked::Complete(stored)) => {

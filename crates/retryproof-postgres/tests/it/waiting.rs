@@ -12,6 +12,7 @@ use sqlx_core::pool::PoolOptions;
 use sqlx_postgres::{PgListener, PgPool};
 use tokio::time::Instant;
 
+use crate::round_trips::proxied;
 use crate::support::{COLLIDING, Table, body, completion, execute, grant, id, pgbouncer, request};
 
 /// Returns the sorted times from the answer to each completion until a waiter on another store has
@@ -227,6 +228,21 @@ async fn acq_4_nobody_is_notified_of_what_nobody_waits_for() {
         ),
         "{heard:?}"
     );
+}
+
+/// A waiter that would be notified reads its record about once a second.
+#[tokio::test]
+async fn acq_4_a_waiter_that_is_notified_reads_rarely() {
+    let table = Table::new().await;
+    let (proxy, through) = proxied(&table.url).await;
+    let config = PostgresConfig::from_url(&through).expect("a URL").with_table_name(&table.name);
+    let store = PostgresStore::connect(config.with_pooler(Pooler::Session)).await;
+    let store = store.expect("connected");
+    let token = grant(&store, &id("k"), OwnerId::new()).await.token;
+    let before = proxy.flights();
+    store.wait_for_change(&id("k"), token, Duration::from_secs(2)).await.expect("looked");
+    let reads = proxy.flights() - before;
+    assert!((2..=16).contains(&reads), "{reads} round trips in 2 s");
 }
 
 #[tokio::test]
