@@ -46,7 +46,8 @@ impl PostgresConfig {
     /// Looks for what endangers the store: the server's role and settings, the roles of all hosts,
     /// missing or old tables and functions, another identity secret, missing privileges, a pooler,
     /// vacuum, expired records that were not purged, and a clock that differs from this machine's
-    /// (OPS-5). The checks change nothing.
+    /// (OPS-5). The checks change nothing. They take at most 20 s and three times the
+    /// [connect timeout](Self::with_connect_timeout).
     ///
     /// # Errors
     /// The errors of [`PostgresStore::connect`](crate::PostgresStore::connect), if the server

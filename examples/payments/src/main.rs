@@ -38,8 +38,8 @@ usage: payments [serve|demo|storm] [options]
             --db FILE         ledger and records in a SQLite file; default payments.db
             --store URL       ledger and records in the database of that URL: sqlite:FILE, or
                               postgres://USER:PASSWORD@HOST/DATABASE; also the variable PAYMENTS_STORE
-            --records URL     the records in another store, for example redis://HOST; also the variable
-                              PAYMENTS_RECORDS; charge and record are then two commits
+            --records URL     the records in another store, for example redis://HOST; charge and
+                              record are then two commits; also the variable PAYMENTS_RECORDS
             --apart           charge and record in two commits instead of one
             --operate ADDR    metrics, spans and the page for operators on a second port; port 0 picks
                               a free one

@@ -36,6 +36,7 @@ impl Server {
             .args(plan.apart.then_some("--apart"))
             .args(plan.operate.iter().flat_map(|at| ["--operate".to_owned(), at.to_string()]))
             .env(crate::STORE, store)
+            .env_remove(crate::RECORDS)
             .envs(plan.records.iter().map(|url| (crate::RECORDS, url)))
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
