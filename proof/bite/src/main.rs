@@ -26,6 +26,10 @@ enum Cell {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().any(|option| option == "--help" || option == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(options) => options,
         Err(why) => {

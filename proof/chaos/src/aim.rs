@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`wait_for_call`]: finds a moment at which a kill hits a store call.
+//! [`wait_for_call`]: finds a moment at which a kill hits a store call. [`Notes`]: finds out that a
+//! worker has noticed a fault.
 //!
 //! A call of an embedded store takes some hundred microseconds. A kill at a random moment rarely
 //! hits one, so a short run may end without a single call with an unknown outcome.
@@ -49,9 +50,43 @@ fn ends_in_call(tail: &[u8]) -> bool {
     })
 }
 
+/// The part of a journal that is written from now on.
+pub(crate) struct Notes {
+    file: File,
+    from: u64,
+}
+
+impl Notes {
+    pub(crate) fn after_now(journal: &Path) -> io::Result<Self> {
+        let mut file = File::open(journal)?;
+        let from = file.seek(SeekFrom::End(0))?;
+        Ok(Self { file, from })
+    }
+
+    /// Waits until the worker has written this note, for at most `ms`. Returns whether it has.
+    pub(crate) fn wait_for(mut self, note: &str, ms: u64) -> bool {
+        let until = mono::now() + ms * mono::MS;
+        loop {
+            let mut text = Vec::new();
+            let read =
+                self.file.seek(SeekFrom::Start(self.from)).and(self.file.read_to_end(&mut text));
+            let mut windows = text.windows(note.len());
+            if read.is_ok() && windows.any(|window| window == note.as_bytes()) {
+                return true;
+            }
+            if mono::now() >= until {
+                return false;
+            }
+            mono::rest(1);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Event, Fun, Phase, ends_in_call};
+    use std::io::Write as _;
+
+    use super::{Event, File, Fun, Notes, Phase, ends_in_call};
 
     fn line(fun: Fun, phase: Phase) -> Vec<u8> {
         let mut line = serde_json::to_vec(&Event::new((1, 1), 1, fun, phase, 1)).unwrap();
@@ -74,5 +109,17 @@ mod tests {
             "a wait does not count as a store call"
         );
         assert!(!ends_in_call(b""));
+    }
+
+    #[test]
+    fn only_a_later_note_is_found() {
+        let path = std::env::temp_dir().join(format!("retryproof-notes-{}", std::process::id()));
+        let mut journal = File::create(&path).unwrap();
+        journal.write_all(b"moved\n").unwrap();
+        assert!(!Notes::after_now(&path).unwrap().wait_for("moved", 20));
+        let notes = Notes::after_now(&path).unwrap();
+        journal.write_all(b"moved\n").unwrap();
+        assert!(notes.wait_for("moved", 20));
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -140,13 +140,30 @@ impl Workers {
     pub(crate) fn until_begun(&mut self) -> io::Result<()> {
         let until = mono::now() + BEGUN_MS * MS;
         for proc in (1..).take(self.slots.len()) {
-            let journal = self.journal(proc)?;
-            let is_empty = || std::fs::metadata(&journal).map_or(true, |file| file.len() == 0);
-            while is_empty() && mono::now() < until {
+            while !self.has_begun(proc)? && mono::now() < until {
                 mono::rest(10);
             }
         }
         Ok(())
+    }
+
+    /// Returns how many workers are at work.
+    pub(crate) fn count_at_work(&mut self) -> io::Result<u64> {
+        let mut count = 0;
+        for proc in (1..).take(self.slots.len()) {
+            count += u64::from(self.is_at_work(proc)?);
+        }
+        Ok(count)
+    }
+
+    /// Returns whether a worker has begun to call, and is not stopped.
+    pub(crate) fn is_at_work(&mut self, proc: u32) -> io::Result<bool> {
+        Ok(!self.is_stopped(proc) && self.has_begun(proc)?)
+    }
+
+    /// Returns whether a worker has opened its store and begun to call.
+    fn has_begun(&mut self, proc: u32) -> io::Result<bool> {
+        Ok(std::fs::metadata(self.journal(proc)?).is_ok_and(|file| file.len() > 0))
     }
 
     /// Kills a worker without warning.

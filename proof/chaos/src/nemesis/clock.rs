@@ -4,9 +4,10 @@
 
 use std::io;
 
-use history::{Event, Fun, Phase};
+use history::{CLOCK_MOVED, Event, Fun, Phase};
 
 use super::{Nemesis, begin};
+use crate::aim::Notes;
 use crate::mono::MS;
 use crate::workers::Skew;
 
@@ -19,35 +20,52 @@ const JUMP_MS: u64 = 60_000;
 /// The longest jump of a worker's clock.
 const LEAP_MS: u64 = 3_600_000;
 
+/// How long a worker may take to notice that its clock was moved. It looks every 10 ms.
+const NOTICED_MS: u64 = 200;
+
 impl Nemesis<'_> {
     /// Gives a wrong clock to a worker that runs, or replaces the worker with one that starts with
     /// a wrong clock.
     pub(super) fn wrong_clock(&mut self) -> io::Result<bool> {
         let victim = self.victim();
-        self.made.skews += 1;
-        if self.workers.has_own_clocks() && (self.workers.count() == 1 || self.random.percent(60)) {
-            return self.leap(victim);
-        }
-        let ahead = if self.random.percent(50) { 3_600 } else { -3_600 };
-        // The wrong clock lasts until the process is killed.
-        let op = begin(&self.log, "clock", Some(victim));
-        self.end(op, "clock");
-        self.replace(victim, Skew { ahead })
+        let moves = self.made.skews == 0 || self.workers.count() == 1 || self.random.percent(60);
+        let is_made = if self.workers.has_own_clocks() && moves {
+            self.leap(victim)?
+        } else {
+            let ahead = if self.random.percent(50) { 3_600 } else { -3_600 };
+            // The wrong clock lasts until the process is killed.
+            let op = begin(&self.log, "clock", Some(victim));
+            self.end(op, "clock");
+            self.replace(victim, Skew { ahead })?
+        };
+        self.made.skews += u32::from(is_made);
+        Ok(is_made)
     }
 
-    /// Moves the wall clock of a worker that runs, by a second to an hour.
+    /// Moves the wall clock of a worker that runs, by a second to an hour. No other fault is made
+    /// until the worker has noticed: on a busy machine, many workers are killed before they have
+    /// opened the store, and a clock that nobody reads shows nothing.
     fn leap(&mut self, victim: u32) -> io::Result<bool> {
+        if !self.workers.is_at_work(victim)? {
+            return Ok(false);
+        }
         let by = ns(self.random.spread(1_000..LEAP_MS));
         let by = if self.random.percent(50) { by } else { -by };
+        let notes = Notes::after_now(&self.workers.journal(victim)?)?;
         let op = begin(&self.log, "leap", Some(victim));
         self.workers.leap(victim, by)?;
+        notes.wait_for(CLOCK_MOVED, NOTICED_MS);
         self.end(op, "leap");
         Ok(true)
     }
 
     /// Moves the store's clock by more than the shortest lease, mostly by more than the longest,
-    /// forward first. Leases and ttls then end earlier or later by the same amount.
+    /// forward first. Leases and ttls then end earlier or later by the same amount. Half of the
+    /// workers have to be at work: without callers, no answer shows the jump.
     pub(super) fn jump(&mut self) -> io::Result<bool> {
+        if 2 * self.workers.count_at_work()? < self.workers.count() {
+            return Ok(false);
+        }
         let Some(clock) = &self.clock else { return Ok(false) };
         let ahead = clock.ahead_ns();
         let (shortest, longest) = self.lease_ms;

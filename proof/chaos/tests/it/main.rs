@@ -53,7 +53,18 @@ impl Ran {
 
     #[track_caller]
     fn holds(&self) {
-        assert_eq!(self.code, Some(0), "{}", self.said);
+        assert_eq!(self.code, Some(0), "{}", self.findings_first());
+    }
+
+    /// Returns what the run said with the findings and the verdict first. They are its last lines,
+    /// and a log that is cut short loses these.
+    fn findings_first(&self) -> String {
+        let marks = ["VIOLATIONS", "TOO FEW", "TOO MUCH", "VOID"];
+        let mut text: Vec<&str> =
+            self.said.lines().filter(|line| marks.iter().any(|mark| line.contains(mark))).collect();
+        let (counts, findings) = self.said.split_once("\nexcuses").unwrap_or(("", &self.said));
+        text.extend([findings, counts]);
+        text.join("\n")
     }
 }
 
