@@ -86,6 +86,14 @@ fn l2_half_of_the_waiters_of_a_process_are_woken_and_need_no_poll() {
 }
 
 #[test]
+fn l2_three_of_four_waiters_are_woken_within_one_and_a_half_times_the_bound() {
+    let script = |late, by| twenty(late, by, |by| completed("p1", by));
+    assert!(broken(&script(5, 4 * WAKE)).is_empty());
+    assert!(broken(&script(6, WAKE * 3 / 2)).is_empty());
+    assert_eq!(broken(&script(6, WAKE * 3 / 2 + 1)), ["L2"]);
+}
+
+#[test]
 fn l2_a_busy_machine_delays_notifications_like_answers() {
     // Each answer takes 20 ms, on a machine that is too busy for less.
     let slow = |late: u64| {
