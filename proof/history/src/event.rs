@@ -338,7 +338,8 @@ pub struct Manifest {
     /// (ACQ-4).
     pub poll_ms: u64,
     /// The time after the completion within which half of the notified waiters must have the
-    /// result, in milliseconds. The median time of an answer of the store is added.
+    /// result, in milliseconds. The median time of an answer of the store is added. Three quarters
+    /// have one and a half times the sum.
     pub wake_ms: u64,
     /// Whether the store notifies other processes. Within one process, every store does.
     pub pushes: bool,

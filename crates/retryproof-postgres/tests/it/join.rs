@@ -357,8 +357,8 @@ async fn wakes_at_once(world: &World, key: &str) -> bool {
     woken
 }
 
-/// A waiter does not have to wait for its next read. A waiter whose read is under way hears of the
-/// commit when the read has ended; that can be every waiter but one here.
+/// The report wakes a waiter that sleeps until its next read. A waiter whose read is under way hears
+/// of the commit only when the read has ended, so one woken waiter of ten is enough.
 #[tokio::test]
 async fn cmp_7_acq_4_postgres_a_commit_that_the_program_reports_wakes_the_waiters_at_once() {
     let world = world().await;

@@ -28,6 +28,7 @@ impl Nemesis<'_> {
     /// a wrong clock.
     pub(super) fn wrong_clock(&mut self) -> io::Result<bool> {
         let victim = self.victim();
+        // The first is a move, so that a short run has one.
         let moves = self.made.skews == 0 || self.workers.count() == 1 || self.random.percent(60);
         let is_made = if self.workers.has_own_clocks() && moves {
             self.leap(victim)?
@@ -44,7 +45,7 @@ impl Nemesis<'_> {
 
     /// Moves the wall clock of a worker that runs, by a second to an hour. No other fault is made
     /// until the worker has noticed: on a busy machine, many workers are killed before they have
-    /// opened the store, and a clock that nobody reads shows nothing.
+    /// opened the store, and a clock that no process reads shows nothing.
     fn leap(&mut self, victim: u32) -> io::Result<bool> {
         if !self.workers.is_at_work(victim)? {
             return Ok(false);
