@@ -112,8 +112,8 @@ pub(crate) enum Verb {
                             ada@example.org --reason \"the customer asked for it\""
     )]
     Erase(EraseArguments),
-    /// Lists the requests of operators (`release`, `resolve`, `forget`, `erase` and `import`) and
-    /// their outcomes, newest first. A store without tables keeps no such list.
+    /// Lists the requests of operators (`release`, `resolve`, `forget`, `erase`, `import` and `keys
+    /// rotate`) and their outcomes, newest first. A store without tables keeps no such list.
     #[command(after_help = "Examples:\n  retryproof audit --scope payments\n  \
                             retryproof audit --limit 1000 --output jsonl")]
     Audit(AuditArguments),
