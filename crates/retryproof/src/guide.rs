@@ -25,6 +25,8 @@ pub mod client {}
 #[doc = include_str!("guide/functions-and-listeners.md")]
 pub mod functions_and_listeners {}
 #[doc = "[front]: crate\n[caller]: crate::guide::http#who-is-the-caller\n"]
+#[doc = "[settings]: crate::guide::operations#settings\n"]
+#[doc = "[survives]: crate::guide::guarantees#what-a-store-survives\n"]
 #[doc = include_str!("guide/getting-started.md")]
 pub mod getting_started {}
 #[doc = include_str!("guide/guarantees.md")]
@@ -39,6 +41,8 @@ pub mod listeners {}
 #[doc = include_str!("guide/operating.md")]
 pub mod operating {}
 #[doc = "[failures]: crate::guide::guarantees#what-happens-when\n"]
+#[doc = "[failover]: crate::guide::guarantees#failovers\n"]
+#[doc = "[stores]: crate::guide::getting_started#choose-a-store\n"]
 #[doc = include_str!("guide/operations.md")]
 pub mod operations {}
 #[doc = include_str!("guide/webhooks.md")]
