@@ -127,8 +127,9 @@ pub struct Report<T> {
     pub outcome: Outcome<T>,
     /// Whether the result was recorded.
     pub recorded: Recorded,
-    /// Whether this call ran the action but lost its lease. If so, the store refused the
-    /// completion, and the outcome comes from the call that took over (CMP-2).
+    /// Whether this call ran the action but lost its lease, so that the store refused the
+    /// completion. The outcome then comes from the call that took over (CMP-2). If no record is
+    /// left, it is this call's own value, which is not recorded (CMP-4).
     pub fenced: bool,
 }
 
@@ -156,7 +157,7 @@ pub enum ExecuteError<E> {
     /// The call's codec cannot decode the stored value.
     Codec(Error),
     /// The action ran, but recording its result failed (CMP-4). Under the default policy, only a
-    /// joined call or a call that lost its lease fails in this way.
+    /// joined call fails in this way.
     Completion(CompletionError),
     /// The key was used before with a different fingerprint (FP-1).
     Mismatch,
@@ -273,7 +274,7 @@ pub enum Rejected {
     /// The function's codec cannot decode the stored value.
     Codec(Error),
     /// The action ran, but recording its result failed (CMP-4). Under the default policy, only a
-    /// joined call or a call that lost its lease fails in this way.
+    /// joined call fails in this way.
     Completion(CompletionError),
 }
 

@@ -81,7 +81,7 @@ impl<C, H> Call<C, H> {
     }
 
     /// Passes the value to `hook` when the completion is refused because another owner took over
-    /// (CMP-2).
+    /// (CMP-2), unless the call gets the value after all, because no record is left (CMP-4).
     pub fn on_fenced<F>(self, hook: F) -> Call<C, Hook<F>> {
         let Options { codec, on_drop, policy, .. } = self.options;
         Call {

@@ -17,6 +17,7 @@ use retryproof_testkit::{CallLog, FaultStore, Faults, Operation, Recorder, Said}
 use tokio::time::{Instant, sleep};
 
 mod drops;
+mod fenced;
 mod long;
 mod lost;
 mod outage;

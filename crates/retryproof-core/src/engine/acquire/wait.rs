@@ -171,7 +171,7 @@ impl AcquireLoop<'_> {
         }
     }
 
-    fn refuse(&self, kind: ErrorKind) -> Error {
+    pub(super) fn refuse(&self, kind: ErrorKind) -> Error {
         let message = match kind {
             ErrorKind::ShuttingDown => {
                 "this instance is shutting down and starts no new work; retry on another instance"
@@ -203,19 +203,46 @@ pub(in crate::engine) async fn watch(
     let store = &engine.store;
     let operation = store.operation_timeout();
     let deadline = store.now() + wait;
+    // When the lease that was seen last ends. Counted from before the peek, so never too late.
+    let mut until = None;
+    let mut pauses = 0;
     loop {
         // Each store call ends at most one operation timeout after the deadline, even if earlier
         // calls were slow (ACQ-6).
-        let limit = (deadline + operation).saturating_duration_since(store.now()).min(operation);
-        let LiveLease { remaining, token, .. } = match store.peek(identity, limit).await? {
-            Peeked::Complete(result) => return Ok(Some(Ok(result))),
-            Peeked::Absent => return Ok(None),
-            Peeked::Busy(lease) => lease,
-        };
-        let left = deadline.saturating_duration_since(store.now());
-        if left.is_zero() {
-            return Ok(Some(Err(InFlight::new(remaining))));
+        let sent = store.now();
+        let limit = (deadline + operation).saturating_duration_since(sent).min(operation);
+        let peeked = store.peek(identity, limit).await;
+        let now = store.now();
+        let left = deadline.saturating_duration_since(now);
+        match peeked {
+            Ok(Peeked::Complete(result)) => return Ok(Some(Ok(result))),
+            Ok(Peeked::Busy(lease)) if left.is_zero() => {
+                return Ok(Some(Err(InFlight::new(lease.remaining))));
+            }
+            Ok(Peeked::Busy(LiveLease { remaining, token, .. })) => {
+                until = Some(sent + remaining);
+                let limit = left.min(remaining).max(SHORTEST_WAIT);
+                match store.wait_for_change(identity, token, limit).await {
+                    Ok(()) => {
+                        pauses = 0;
+                        continue;
+                    }
+                    Err(error) if error.kind() == ErrorKind::Unavailable => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            // The lease of the owner that took over is over. That owner may still complete, and so
+            // may another one that takes over from it.
+            Ok(Peeked::Absent) if until.is_some_and(|until| until <= now) => {
+                if left.is_zero() {
+                    return Ok(Some(Err(InFlight::new(Duration::ZERO))));
+                }
+            }
+            Ok(Peeked::Absent) => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::Unavailable && !left.is_zero() => {}
+            Err(error) => return Err(error),
         }
-        store.wait_for_change(identity, token, left.min(remaining).max(SHORTEST_WAIT)).await?;
+        pauses += 1;
+        sleep(RETRY.after(pauses).min(deadline.saturating_duration_since(store.now()))).await;
     }
 }

@@ -93,11 +93,27 @@ where
             return Ok(executed(value, Recorded::Yes));
         }
         (CompletionResult::NotOwner, _) => {
-            options.hook.fenced(value);
+            let refused = Refused::new(value, options.hook);
             if !R::EFFECTS_STAND {
                 return Err(ExecuteError::LeaseLost);
             }
-            return answer_fenced(engine, ctx, &options.codec).await;
+            return match engine.answer_fenced(ctx).await {
+                Ok(answer) => {
+                    drop(refused);
+                    answer_of_taker(answer, ctx, &options.codec)
+                }
+                Err(error) => {
+                    let failure = CompletionError::new(error, Recorded::No);
+                    log_failure(ctx, options.policy, &failure);
+                    let value = match options.policy {
+                        CompletionFailurePolicy::LogAndReturn => refused.into_value(),
+                        CompletionFailurePolicy::Propagate => None,
+                    };
+                    value
+                        .map(|value| Report { fenced: true, ..executed(value, Recorded::No) })
+                        .ok_or(ExecuteError::Completion(failure))
+                }
+            };
         }
         (CompletionResult::Recorded, Some(error)) | (CompletionResult::Tombstoned(error), _) => {
             (error, Recorded::Tombstone)
@@ -112,13 +128,43 @@ where
         // unknown. The call therefore fails under every completion policy.
         return Err(ExecuteError::Completion(failure));
     }
-    let policy = options.policy;
+    log_failure(ctx, options.policy, &failure);
+    match options.policy {
+        CompletionFailurePolicy::LogAndReturn => Ok(executed(value, recorded)),
+        CompletionFailurePolicy::Propagate => Err(ExecuteError::Completion(failure)),
+    }
+}
+
+/// Logs that the result of a call was not recorded (CMP-4).
+fn log_failure(
+    ctx: &IdempotencyContext,
+    policy: CompletionFailurePolicy,
+    failure: &CompletionError,
+) {
     tracing::error!(identity = %ctx.identity(), error = %failure, ?policy,
         "the result of a call was not recorded; `policy` says whether the caller gets the value \
          (LogAndReturn) or an error (Propagate)");
-    match policy {
-        CompletionFailurePolicy::LogAndReturn => Ok(executed(value, recorded)),
-        CompletionFailurePolicy::Propagate => Err(ExecuteError::Completion(failure)),
+}
+
+/// A value whose completion was refused. Unless the value becomes the call's answer after all, the
+/// hook gets it, even if the call is dropped (CMP-2).
+struct Refused<T, H: OnFenced<T>>(Option<(T, H)>);
+
+impl<T, H: OnFenced<T>> Refused<T, H> {
+    fn new(value: T, hook: H) -> Self {
+        Self(Some((value, hook)))
+    }
+
+    fn into_value(mut self) -> Option<T> {
+        self.0.take().map(|(value, _)| value)
+    }
+}
+
+impl<T, H: OnFenced<T>> Drop for Refused<T, H> {
+    fn drop(&mut self) {
+        if let Some((value, hook)) = self.0.take() {
+            hook.fenced(value);
+        }
     }
 }
 
@@ -149,18 +195,16 @@ fn failed<E>(lease: Option<Lease>, error: E) -> ExecuteError<E> {
 
 /// Answers a caller whose completion was refused. The caller gets the same answer as a duplicate
 /// (CMP-2).
-async fn answer_fenced<T, E, C: Codec<T>>(
-    engine: &IdempotencyEngine,
+fn answer_of_taker<T, E, C: Codec<T>>(
+    answer: Result<StoredResult, InFlight>,
     ctx: &IdempotencyContext,
     codec: &C,
 ) -> Result<Report<T>, ExecuteError<E>> {
-    match engine.answer_fenced(ctx).await {
-        Ok(Ok(stored)) => {
-            replay(&stored, ctx, codec).map(|report| Report { fenced: true, ..report })
-        }
-        Ok(Err(busy)) => Ok(Report { fenced: true, ..in_flight(busy) }),
-        Err(error) => Err(ExecuteError::Completion(CompletionError::new(error, Recorded::No))),
-    }
+    let report = match answer {
+        Ok(stored) => replay(&stored, ctx, codec)?,
+        Err(busy) => in_flight(busy),
+    };
+    Ok(Report { fenced: true, ..report })
 }
 
 fn executed<T>(value: T, recorded: Recorded) -> Report<T> {

@@ -30,8 +30,9 @@ pub enum OnDrop {
             {T}| ..`"
 )]
 pub trait OnFenced<T> {
-    /// Receives the value. The engine calls this method at most once, before the call gets the
-    /// result of the owner that took over.
+    /// Receives the value. The engine calls this method at most once, when it knows that the call
+    /// gets another answer or an error, just before the call gets it. If the call is dropped while
+    /// it waits for that answer, the drop calls this method.
     fn fenced(self, value: T);
 }
 
