@@ -11,11 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use retryproof_core::observe::Counters;
+use retryproof_core::store::Peeked;
 use retryproof_core::{
     Acquisition, Attempt, ErrorKind, ExecuteError, Fingerprint, IdempotencyConfig,
-    IdempotencyContext, IdempotencyEngine, OnDrop, Outcome,
+    IdempotencyContext, IdempotencyEngine, IdempotencyStore, OnDrop, Outcome, SharedStore,
 };
 use retryproof_memory::MemoryStore;
+use retryproof_testkit::SlowStore;
 use tokio::time::{Instant, sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);
@@ -229,6 +231,25 @@ async fn run_5_spawned_actions_outlive_their_caller_and_shutdown_waits_for_them(
         Outcome::Replayed(5),
         "a finished key is still replayed"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_5_an_acquire_that_a_shutdown_overtakes_starts_no_action() {
+    let store = SharedStore::from(MemoryStore::new());
+    let slow = SlowStore::new(store.clone(), 100 * MS, 100 * MS);
+    let engine = IdempotencyEngine::new(SharedStore::new(slow));
+    let ran = AtomicUsize::new(0);
+    let action = || async { Ok::<_, Never>(ran.fetch_add(1, Ordering::SeqCst)) };
+    let stops = async {
+        sleep(150 * MS).await;
+        engine.shutdown(Duration::ZERO).await
+    };
+    let (refused, left) = tokio::join!(engine.execute(ctx("k"), action), stops);
+    assert!(matches!(refused, Err(ExecuteError::Store(e)) if e.kind() == ErrorKind::ShuttingDown));
+    assert_eq!((left, ran.load(Ordering::SeqCst)), (0, 0));
+    assert_eq!(engine.shutdown(1_000 * MS).await, 0, "the shutdown waits for the release");
+    let peeked = store.peek(ctx("k").identity()).await.unwrap();
+    assert!(matches!(peeked, Peeked::Absent), "{peeked:?}");
 }
 
 #[tokio::test(start_paused = true)]
