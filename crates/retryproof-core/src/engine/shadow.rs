@@ -11,7 +11,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::complete::release_until;
 use super::store_client::{StoreClient, no_answer};
+use super::tasks::Tasks;
 use super::unguarded::UnguardedStore;
 use crate::clock::wall_clock_micros;
 use crate::config::IdempotencyConfig;
@@ -21,7 +23,7 @@ use crate::observe::ShadowVerdict;
 use crate::owner::{FencingToken, OwnerId};
 use crate::payload::{Opened, StoredResult, Tombstone};
 use crate::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, IdempotencyStore, Peeked,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, IdempotencyStore, Peeked, StoreCall,
     StoreProfile,
 };
 
@@ -37,6 +39,7 @@ pub(super) struct ShadowClients {
 /// scope. Returns `None` if no scope is in shadow mode.
 pub(super) fn stand_in(
     store: &Arc<StoreClient>,
+    tasks: &Arc<Tasks>,
     config: &IdempotencyConfig,
 ) -> Option<ShadowClients> {
     let mut scopes: Vec<_> = config.shadowed_scopes().collect();
@@ -53,6 +56,7 @@ pub(super) fn stand_in(
     }
     let watching = ShadowStore {
         real: Arc::clone(store),
+        tasks: Arc::clone(tasks),
         limit: store.operation_timeout() / 2,
         calls: UnguardedStore::new(&scopes, wall_clock_micros()),
     };
@@ -67,6 +71,7 @@ pub(super) fn stand_in(
 /// Whatever the engine's store answers, the caller continues.
 struct ShadowStore {
     real: Arc<StoreClient>,
+    tasks: Arc<Tasks>,
     /// How long a caller waits for the engine's store. The limit is below `operation-timeout`, so
     /// that no call fails because the engine's store is slow.
     limit: Duration,
@@ -80,19 +85,54 @@ impl ShadowStore {
         real.check(id, req.lease, req.ttl)?;
         let admission = real.admit()?;
         let sent = real.now();
-        let answer = match timeout(self.limit, real.acquire_call(id, req.clone())).await {
+        let mut call = real.acquire_call(id, req.clone());
+        let answer = match timeout(self.limit, call.as_mut()).await {
             Ok(answer) => {
                 real.called("acquire", sent, &answer);
                 real.count(&answer);
+                if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
+                    self.release_if_granted(id, req, None);
+                }
                 answer
             }
             Err(_) => {
                 real.count_unanswered("acquire", sent);
+                self.release_if_granted(id, req, Some(call));
                 Err(no_answer(self.limit))
             }
         };
         drop(admission);
         answer
+    }
+
+    /// Cleans up in the background after an acquire whose outcome is unknown, because the guard
+    /// would not have run a call without an answer (CTX-6, ACQ-11). If the acquire is `unanswered`,
+    /// the store may have granted the lease already or grant it later. The lease is therefore
+    /// released after `operation-timeout`, and again when the acquire has ended.
+    fn release_if_granted(
+        &self,
+        id: &Identity,
+        req: &AcquireRequest,
+        unanswered: Option<StoreCall<Acquired>>,
+    ) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (real, id, owner) = (Arc::clone(&self.real), id.clone(), req.owner);
+        let (limit, until) = (self.limit, real.now() + req.lease);
+        self.tasks.end_in_background(&runtime, async move {
+            if let Some(mut call) = unanswered {
+                match timeout(limit, call.as_mut()).await {
+                    Ok(Ok(Acquired::Complete(_) | Acquired::Busy(_))) => return,
+                    Ok(_) => {}
+                    Err(_) => {
+                        let _ = release_until(&real, &id, owner, until).await;
+                        let left = until.saturating_duration_since(real.now());
+                        let _ = timeout(left, call).await;
+                    }
+                }
+            }
+            // Ignore a failure: at worst, the key stays taken until the lease runs out.
+            let _ = release_until(&real, &id, owner, until).await;
+        });
     }
 
     /// Returns what the guard would have done with a call that found this result. Waits until the

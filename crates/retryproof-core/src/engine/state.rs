@@ -44,9 +44,10 @@ impl EngineState {
     ) -> Self {
         let store = Arc::new(StoreClient::new(store, config.operation_timeout, clock, observers));
         let unguarded = unguarded::stand_in(&store, &config);
-        let shadow = shadow::stand_in(&store, &config);
+        let tasks = Tasks::new(config.max_running);
+        let shadow = shadow::stand_in(&store, &tasks, &config);
         Self {
-            tasks: Tasks::new(config.max_running),
+            tasks,
             beats: BeatQueues::new(),
             waits: SharedWaits::new(config.max_waiting, config.max_waiting_bytes),
             purge: PurgeTask::new(&store, &config.purge),

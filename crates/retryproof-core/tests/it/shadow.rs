@@ -15,7 +15,7 @@ use retryproof_core::{
 };
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::{Fault, FaultStore, Faults, Operation, Outage};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::events::support::Noted;
 use crate::outcomes::Told;
@@ -190,6 +190,54 @@ async fn ctx_6_a_store_that_is_away_blocks_nothing() {
     // most one call at a time waits.
     assert!(began.elapsed() <= Duration::from_millis(20 * 2_500), "{:?}", began.elapsed());
     assert_eq!(verdicts.take(), [refused; 20]);
+}
+
+/// The guard would not have run these calls, because it would not have got an answer. They leave
+/// nothing in the store, even if the store has granted the lease or grants it later.
+#[tokio::test(start_paused = true)]
+async fn ctx_6_acq_11_a_shadow_acquire_whose_answer_is_lost_leaves_no_lease() {
+    let (limit, refused) =
+        (Duration::from_millis(2_500), ShadowVerdict::Refused(ErrorKind::Unavailable));
+    for fault in [Fault::AnswerLost, Fault::AnswerSwallowed] {
+        for is_dropped in [false, true] {
+            let World { engine, store, faults, verdicts, .. } = world();
+            let ctx = of("k", &[1, 1]);
+            faults.fail_next(Operation::Acquire, 1, fault);
+            let began = Instant::now();
+            if is_dropped {
+                let call = engine.execute(ctx.clone(), || sleep_and_return(limit * 4));
+                timeout(limit / 2, call).await.unwrap_err();
+            } else {
+                run(&engine, ctx.clone(), 1).await;
+                assert_eq!(verdicts.take(), [refused]);
+            }
+            assert!(began.elapsed() <= limit, "{fault:?}: the work waited for the store");
+            assert_eq!(faults.injected(), 1, "{fault:?}");
+            sleep(limit * 2).await;
+            let left = store.peek(ctx.identity()).await.unwrap();
+            assert!(matches!(left, Peeked::Absent), "{fault:?}, dropped: {is_dropped}: {left:?}");
+            run(&engine, ctx, 2).await;
+        }
+    }
+}
+
+async fn sleep_and_return(duration: Duration) -> Result<u32, &'static str> {
+    sleep(duration).await;
+    Ok(1)
+}
+
+#[tokio::test(start_paused = true)]
+async fn ctx_6_acq_11_a_shadow_acquire_that_the_store_executes_late_leaves_no_lease() {
+    let World { engine, store, faults, .. } = world();
+    let ctx = of("k", &[1, 1]);
+    faults.begin_outage(Outage::Stall);
+    run(&engine, ctx.clone(), 1).await;
+    sleep(Duration::from_secs(10)).await;
+    faults.end_outage();
+    sleep(Duration::from_secs(1)).await;
+    let left = store.peek(ctx.identity()).await.unwrap();
+    assert!(matches!(left, Peeked::Absent), "{left:?}");
+    assert_eq!(engine.shutdown(Duration::from_secs(60)).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
