@@ -7,18 +7,21 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 
-use super::complete::{CompletionResult, Record, release_until_over, repeat_until};
-use super::lease::{HeldLease, Lease};
+use super::complete::{CompletionResult, Record, release_until_over};
+use super::lease::HeldLease;
 use super::outcome_event::End;
 use super::store_client::in_time;
-use super::tasks::Permit;
 use crate::blob::Blob;
 use crate::error::{Error, Result};
-use crate::observe::{Phase, ShadowVerdict};
+use crate::observe::Phase;
 use crate::outcome::Recorded;
 use crate::panics::caught;
 use crate::payload::{Payload, Tombstone};
 use crate::store::{Dialect, DynJoin, FencedWrite, TxPort};
+
+mod open_commit;
+
+use open_commit::OpenCommit;
 
 /// A completion that is written in a transaction but not committed yet.
 /// [`HeldLease::complete_in`](crate::HeldLease::complete_in) returns it.
@@ -35,14 +38,6 @@ use crate::store::{Dialect, DynJoin, FencedWrite, TxPort};
 pub struct PendingCommit {
     /// `None` after a method has begun to end the lease.
     open: Option<OpenCommit>,
-}
-
-struct OpenCommit {
-    lease: Lease,
-    join: Arc<dyn DynJoin>,
-    record: Record,
-    /// A shutdown waits until this permit is dropped.
-    _permit: Option<Permit>,
 }
 
 /// Why a completion was not written in the transaction. **Roll the transaction back**: the other
@@ -314,83 +309,5 @@ impl fmt::Debug for PendingCommit {
         f.debug_struct("PendingCommit")
             .field("lease", &self.open.as_ref().map(|open| &open.lease))
             .finish_non_exhaustive()
-    }
-}
-
-impl OpenCommit {
-    fn committed(&self) {
-        let state = &self.lease.0;
-        if state.store.guards() {
-            self.join.dyn_committed(&state.store.shared().stored(&state.identity));
-        } else if state.shadow == Some(ShadowVerdict::Executed) {
-            // In shadow mode, the record must not affect the transaction, so the record is written
-            // after the commit (CTX-6).
-            let (state, done) = (Arc::clone(state), self.record.done.clone());
-            self.lease.0.end_in_background(async move {
-                let call = state.store.complete_call(&state.identity, state.owner, done);
-                state.store.complete(&state.identity, call).await
-            });
-        }
-        state.end(self.record.end());
-    }
-
-    /// Finds out whether the transaction was committed or rolled back, using only the owner id and
-    /// calls that every store supports. A release distinguishes the two cases. After a rollback,
-    /// the key has to be released anyway. The release removes the record only if it is still
-    /// `IN_PROGRESS` under this owner. If the transaction still locks the row, the store answers
-    /// the release when the transaction ends.
-    async fn settle(self) -> Result<Option<CompletionResult>> {
-        let state = &self.lease.0;
-        if !state.store.guards() {
-            state.end(End::Failed(Phase::Completion));
-            return Err(Error::unavailable(
-                "it is unknown whether the transaction was committed: the scope is switched off or \
-                 in shadow mode, so there is no record that would show it",
-            ));
-        }
-        let is_committed = match release_until_over(self.lease.clone()).await {
-            Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => Ok(false),
-            // The record is complete or belongs to another owner. To find out which, `is_recorded`
-            // repeats the completion. The repeated completion writes nothing in either case.
-            Ok(FencedWrite::NotOwner) => self.is_recorded().await,
-            Err(error) => Err(error),
-        };
-        match is_committed {
-            Ok(true) => {
-                self.committed();
-                Ok(Some(self.record.written()))
-            }
-            Ok(false) => {
-                state.end(End::Failed(Phase::RolledBack));
-                Ok(None)
-            }
-            Err(error) => {
-                tracing::error!(
-                    identity = %state.identity, token = %state.token, %error,
-                    "it is unknown whether a joined transaction was committed; after the lease \
-                     ends, a retry either gets the recorded result or runs the work again"
-                );
-                state.end(End::Failed(Phase::Completion));
-                Err(error)
-            }
-        }
-    }
-
-    /// Finds out whether the store has this completion, by sending the completion again (CMP-3).
-    async fn is_recorded(&self) -> Result<bool> {
-        let state = &self.lease.0;
-        let store = &*state.store;
-        let answer = repeat_until(
-            store,
-            || state.until(),
-            || {
-                let done = self.record.done.clone();
-                store.complete(
-                    &state.identity,
-                    store.complete_call(&state.identity, state.owner, done),
-                )
-            },
-        );
-        answer.await.map(|answer| answer != FencedWrite::NotOwner)
     }
 }
