@@ -31,8 +31,9 @@ use open_commit::OpenCommit;
 ///
 /// If this value is dropped, a background task uses the owner id to find out what happened to the
 /// transaction. A committed record stays. If the transaction was rolled back, the key is freed
-/// (CMP-7). If the value is dropped between the commit and `committed`, the only effect is that
-/// waiters in this process may get the result a little later.
+/// (CMP-7), unless the work called [`hold_on_error`](crate::Lease::hold_on_error) (RUN-4). If the
+/// value is dropped between the commit and `committed`, the only effect is that waiters in this
+/// process may get the result a little later.
 #[must_use = "commit the transaction, then call `committed()`; or roll it back, then call \
               `rolled_back()`"]
 pub struct PendingCommit {
@@ -48,7 +49,8 @@ pub enum JoinError {
     /// Another owner has taken over, or the record is gone. The completion was not written (CMP-2).
     LeaseLost,
     /// The store cannot join this transaction, or the database refused the statement. The key is
-    /// freed in the background.
+    /// freed in the background, unless the work called
+    /// [`hold_on_error`](crate::Lease::hold_on_error).
     Failed(Error),
 }
 
@@ -91,7 +93,7 @@ impl HeldLease {
     ///
     /// # Cancel safety
     /// If you drop the future, polled or not, roll the transaction back. The key is freed in the
-    /// background.
+    /// background, unless the work called [`hold_on_error`](crate::Lease::hold_on_error).
     pub fn complete_in<D, P>(
         self,
         tx: &mut P,
@@ -134,13 +136,13 @@ impl HeldLease {
         P: TxPort<D> + ?Sized,
     {
         let store = Arc::clone(&self.lease.0.store);
-        // Create the pending commit outside the future, so that the key is freed even if the future
-        // is dropped before its first poll.
+        // Create the pending commit outside the future, so that the key is given up even if the
+        // future is dropped before its first poll.
         let pending = match store.shared().joiner::<D>() {
             Ok(join) => Ok(self.join(Arc::clone(join), envelope, is_tombstone)),
             Err(error) => {
                 let error = error.for_identity(self.lease.identity());
-                self.release_soon(Phase::RolledBack);
+                drop(self.release_after(Phase::RolledBack));
                 Err(JoinError::Failed(error))
             }
         };
@@ -152,7 +154,7 @@ impl HeldLease {
                     pending.lost_soon();
                     Err(JoinError::LeaseLost)
                 }
-                // Dropping the pending commit frees the key after the transaction is rolled back.
+                // Dropping the pending commit gives up the key after the rollback.
                 Err(error) => Err(JoinError::Failed(error)),
             }
         }
@@ -200,7 +202,8 @@ impl PendingCommit {
         }
     }
 
-    /// Frees the key immediately. Call this after the transaction has been rolled back.
+    /// Frees the key immediately. Call this after the transaction has been rolled back. If the work
+    /// called [`hold_on_error`](crate::Lease::hold_on_error), the lease runs out instead (RUN-4).
     ///
     /// # Errors
     /// An error means that the store did not confirm the release. The release then continues in the
@@ -211,7 +214,11 @@ impl PendingCommit {
     pub async fn rolled_back(mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let state = &open.lease.0;
-        state.end(End::Failed(Phase::RolledBack));
+        state.end(End::Failed(open.phase()));
+        if open.lease.holds_on_error() {
+            state.stop_beats();
+            return Ok(());
+        }
         let releasing = state.detach(release_until_over(open.lease.clone()));
         let limit = state.store.operation_timeout();
         releasing.within(limit, "release", &state.identity).await?.map(drop)
@@ -219,7 +226,8 @@ impl PendingCommit {
 
     /// Checks with the store whether this owner's record was committed. Call this if COMMIT got no
     /// answer. Returns `true` if the whole transaction was committed. Returns `false` if the
-    /// transaction was rolled back, and the key is then free.
+    /// transaction was rolled back. The key is then free, unless the work called
+    /// [`hold_on_error`](crate::Lease::hold_on_error) (RUN-4).
     ///
     /// # Errors
     /// An error means that the store did not answer, or that no record shows the outcome because
@@ -271,13 +279,13 @@ impl PendingCommit {
     }
 
     /// Handles a lost lease. If the store still has a lease of this owner, the transaction did not
-    /// see the store's record. This method then frees the key and returns `true`.
+    /// see the store's record. This method then gives up the key and returns `true`.
     pub(super) async fn lost(mut self) -> bool {
         let Some(open) = self.open.take() else { return false };
         let state = &open.lease.0;
-        let answer = state.detach(release_until_over(open.lease.clone())).await;
+        let answer = state.detach(OpenCommit::give_up(open.lease.clone())).await;
         if matches!(answer, Ok(FencedWrite::Applied)) {
-            state.end(End::Failed(Phase::RolledBack));
+            state.end(End::Failed(open.phase()));
             return true;
         }
         state.end_as_lost();
@@ -290,7 +298,9 @@ impl PendingCommit {
         if let Some(open) = self.open.take() {
             let state = &open.lease.0;
             state.end_as_lost();
-            state.end_in_background(release_until_over(open.lease.clone()));
+            if !open.lease.holds_on_error() {
+                state.end_in_background(release_until_over(open.lease.clone()));
+            }
         }
     }
 }

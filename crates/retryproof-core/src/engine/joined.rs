@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::IdempotencyEngine;
 use super::complete::CompletionResult;
 use super::join::PendingCommit;
-use super::lease::HeldLease;
+use super::lease::{HeldLease, Lease};
 use super::store_client::in_time;
 use crate::blob::Blob;
 use crate::codec::{Codec, JsonCodec};
@@ -40,8 +40,9 @@ use source::{DynTxSource, ErasedSource, TxThrough};
 ///
 /// If the action fails, panics or is dropped, the transaction is rolled back, and the key is free
 /// unless the action called `hold_on_error`. If the process dies, the database rolls back and the
-/// lease runs out. If the record cannot be written, the action's writes are rolled back too, and
-/// the call fails under every completion policy.
+/// lease runs out. If the record cannot be written or the commit fails, the action's writes are
+/// rolled back too, the key is free unless the action called `hold_on_error`, and the call fails
+/// under every completion policy.
 ///
 /// After a process has died, a retry waits for the process's lease to run out, but no longer than
 /// its wait timeout. The retry never finds only a part of the transaction's writes.
@@ -178,7 +179,8 @@ impl<T: Send + 'static> JoinedEngine<T> {
         let lease = held.lease().clone();
         let is_ours = self.engine.0.has_granted(&lease);
         let pending = held.join(Arc::clone(&self.join), envelope, is_tombstone);
-        let work = lease.0.detach(write_and_commit(source, pending, tx, limit, is_ours));
+        let committing = write_and_commit(source, pending, tx, limit, lease.clone(), is_ours);
+        let work = lease.0.detach(committing);
         async move {
             work.within(limit, "commit", lease.identity())
                 .await
@@ -193,6 +195,7 @@ async fn write_and_commit<T: Send>(
     mut pending: PendingCommit,
     mut tx: T,
     limit: Duration,
+    lease: Lease,
     is_ours: bool,
 ) -> CompletionResult {
     let written = match is_ours {
@@ -231,7 +234,9 @@ async fn write_and_commit<T: Send>(
             error
         }
     };
-    let key = if freed {
+    let key = if lease.holds_on_error() {
+        "stays taken until its lease ends, because its action called `hold_on_error`"
+    } else if freed {
         "is free"
     } else {
         "stays taken until the store confirms the release or the lease ends"

@@ -185,11 +185,13 @@ impl Lease {
     /// **Declares that a failure of this run leaves it unknown whether the action had an effect.**
     /// Call this method when a request is on its way, or when an error does not show whether the
     /// request was carried out. After this call, an error, a panic or a drop of the action does not
-    /// free the key. The key stays taken until the lease runs out, and the next run is a
-    /// [takeover](Attempt::Takeover) (RUN-4). Without this call, an error or a panic frees the key,
-    /// and the next call runs immediately. The same holds for the drop of a joined call or of a
-    /// call with [`OnDrop::Release`](crate::OnDrop::Release). In an HTTP handler, set the fate of
-    /// the answer (`AnswerFate`) instead.
+    /// free the key, and neither does a [joined transaction](crate::JoinedEngine) that is rolled
+    /// back after the action has returned. The key stays taken until the lease runs out, and the
+    /// next run is a [takeover](Attempt::Takeover) (RUN-4). Without this call, an error, a panic or
+    /// such a rollback frees the key, and the next call runs immediately. The same holds for the
+    /// drop of a joined call or of a call with [`OnDrop::Release`](crate::OnDrop::Release). To find
+    /// out how a transaction ended, the engine may extend the lease once more. In an HTTP handler,
+    /// set the fate of the answer (`AnswerFate`) instead.
     ///
     /// ```
     /// # use retryproof_core::{ExecuteError, IdempotencyContext, IdempotencyEngine};

@@ -17,8 +17,8 @@ pub enum Phase {
     Action,
     /// The action panicked; the engine releases the lease (RUN-4).
     Panic,
-    /// The action failed and its effect is unknown, so the key stays held until the lease runs out.
-    /// The next grant is a takeover (RUN-4, HTTP-7).
+    /// The action or its joined transaction failed, and the action's effect is unknown, so the key
+    /// stays held until the lease runs out. The next grant is a takeover (RUN-4, HTTP-7).
     Held,
     /// The lease is released without a failure: by
     /// [`HeldLease::release`](crate::HeldLease::release), by a response marked `Release`, or

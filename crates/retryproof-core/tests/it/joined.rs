@@ -16,7 +16,7 @@ use retryproof_core::store::{
     Param, Peeked, StoreProfile, TxPort, TxSource,
 };
 use retryproof_core::{
-    Acquisition, CodecId, CompletionFailurePolicy, CompletionResult, Error, ErrorKind,
+    Acquisition, Attempt, CodecId, CompletionFailurePolicy, CompletionResult, Error, ErrorKind,
     ExecuteError, FencingToken, IdempotencyConfig, IdempotencyContext, IdempotencyEngine,
     IdempotencyStore, Identity, JoinError, JoinedEngine, Lease, Opened, Outcome, OwnerId, Payload,
     Recorded, Result, SharedStore, Tombstone, blocking,
@@ -423,6 +423,91 @@ async fn cmp_7_run_4_an_action_of_unknown_effect_is_rolled_back_and_leaves_its_k
     assert!(matches!(failed, Err(ExecuteError::Held { error: "timed out", .. })));
     assert_eq!(world.db.log(), ["acquire", "begin", "write", "rollback"]);
     assert_eq!((world.phases(), world.db.rows()), (vec![Phase::Held], vec![]));
+}
+
+/// The action declares that its effect is unknown and returns a value, but its transaction then
+/// fails.
+#[tokio::test(start_paused = true)]
+async fn cmp_7_run_4_an_action_of_unknown_effect_keeps_its_key_if_its_transaction_fails() {
+    for fault in [Fault::Statement, Fault::Commit, Fault::Elsewhere] {
+        let world = world();
+        world.db.set(fault);
+        let (sink, _guard) = crate::redaction::Sink::start();
+        let failed = charge(&world).await;
+        let Err(ExecuteError::Completion(failure)) = failed else {
+            panic!("{fault:?}: {failed:?}")
+        };
+        assert_eq!(failure.recorded, Recorded::No);
+        world.background().await;
+        let log = world.db.log();
+        assert!(!log.contains(&"release"), "{fault:?}: {log:?}");
+        assert_eq!((world.phases(), world.db.rows()), (vec![Phase::Held], vec![]), "{fault:?}");
+        let said = sink.take();
+        assert!(said.contains("its key stays taken until its lease ends"), "{fault:?}: {said}");
+        world.db.set(Fault::None);
+        assert!(matches!(world.pay("b").await, Ok(Outcome::InFlight(_))), "{fault:?}");
+        tokio::time::sleep(2_000 * MS).await;
+        assert_eq!(attempt(&world, "k").await, Attempt::Takeover, "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_run_4_a_commit_of_unknown_effect_whose_answer_was_lost_is_read_by_owner() {
+    let world = world();
+    world.db.set(Fault::Reply);
+    assert_eq!(charge(&world).await.unwrap(), Outcome::Executed("a".to_owned()));
+    assert_eq!(
+        world.db.log(),
+        ["acquire", "begin", "write", "statement", "commit", "extend", "complete", "wake"]
+    );
+    assert_eq!(world.pay("b").await.unwrap(), Outcome::Replayed("a".to_owned()));
+}
+
+/// If the caller opens the transaction, a key whose action declared an unknown effect is kept too.
+#[tokio::test(start_paused = true)]
+async fn cmp_7_run_4_complete_in_keeps_the_key_of_an_action_of_unknown_effect() {
+    for end in ["refused", "lost", "rolled back", "in doubt", "dropped", "unpolled"] {
+        let world = world();
+        let held = held(&world, end).await;
+        held.lease().hold_on_error();
+        let mut tx = world.db.begin().await.unwrap();
+        if end == "refused" {
+            held.complete_in(&mut Vec::new(), value()).await.unwrap_err();
+        } else if end == "unpolled" {
+            drop(held.complete_in(&mut tx, value()));
+        } else {
+            world.db.set(if end == "lost" { Fault::Elsewhere } else { Fault::Commit });
+            let pending = held.complete_in(&mut tx, value()).await;
+            match end {
+                "rolled back" => pending.unwrap().rolled_back().await.unwrap(),
+                "in doubt" => assert!(!pending.unwrap().in_doubt().await.unwrap()),
+                _ => drop(pending),
+            }
+            world.db.set(Fault::None);
+        }
+        world.background().await;
+        let log = world.db.log();
+        assert!(!log.contains(&"release"), "{end}: {log:?}");
+        let phases = if end == "lost" { vec![] } else { vec![Phase::Held] };
+        assert_eq!(world.phases(), phases, "{end}");
+        tokio::time::sleep(2_000 * MS).await;
+        assert_eq!(attempt(&world, end).await, Attempt::Takeover, "{end}");
+    }
+}
+
+/// Runs an action that declares its effect as unknown, and then succeeds.
+async fn charge(world: &World) -> Result<Outcome<String>, ExecuteError<&'static str>> {
+    let action = async |lease: Lease, tx: &mut Tx| {
+        tx.write("a");
+        lease.hold_on_error();
+        Ok("a".to_owned())
+    };
+    world.joined.call(ctx("k")).execute_with(action).await
+}
+
+/// Takes the key, and returns whether this is a takeover.
+async fn attempt(world: &World, key: &str) -> Attempt {
+    held(world, key).await.lease().attempt()
 }
 
 #[tokio::test(start_paused = true)]

@@ -37,11 +37,29 @@ impl OpenCommit {
         state.end(self.record.end());
     }
 
+    /// Returns the phase that is reported to observers if the transaction was rolled back.
+    pub(super) fn phase(&self) -> Phase {
+        if self.lease.holds_on_error() { Phase::Held } else { Phase::RolledBack }
+    }
+
+    /// Gives up the key if the record is still `IN_PROGRESS` under this owner, which the answer
+    /// `Applied` says. If the transaction still locks the row, the store answers when the
+    /// transaction ends.
+    ///
+    /// Usually a release frees the key. After [`hold_on_error`](Lease::hold_on_error), a last
+    /// extend replaces the release, so that the key stays taken until the lease runs out (RUN-4).
+    pub(super) async fn give_up(lease: Lease) -> Result<FencedWrite> {
+        if !lease.holds_on_error() {
+            return release_until_over(lease).await;
+        }
+        let state = &*lease.0;
+        state.end_beats().await;
+        let extend = || state.store.extend(&state.identity, state.owner, state.duration);
+        repeat_until(&state.store, || state.until(), extend).await
+    }
+
     /// Finds out whether the transaction was committed or rolled back, using only the owner id and
-    /// calls that every store supports. A release distinguishes the two cases. After a rollback,
-    /// the key has to be released anyway. The release removes the record only if it is still
-    /// `IN_PROGRESS` under this owner. If the transaction still locks the row, the store answers
-    /// the release when the transaction ends.
+    /// calls that every store supports.
     pub(super) async fn settle(self) -> Result<Option<CompletionResult>> {
         let state = &self.lease.0;
         if !state.store.guards() {
@@ -51,7 +69,7 @@ impl OpenCommit {
                  in shadow mode, so there is no record that would show it",
             ));
         }
-        let is_committed = match release_until_over(self.lease.clone()).await {
+        let is_committed = match Self::give_up(self.lease.clone()).await {
             Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => Ok(false),
             // The record is complete or belongs to another owner. To find out which, `is_recorded`
             // repeats the completion. The repeated completion writes nothing in either case.
@@ -64,7 +82,7 @@ impl OpenCommit {
                 Ok(Some(self.record.written()))
             }
             Ok(false) => {
-                state.end(End::Failed(Phase::RolledBack));
+                state.end(End::Failed(self.phase()));
                 Ok(None)
             }
             Err(error) => {
