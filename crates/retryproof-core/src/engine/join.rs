@@ -170,7 +170,7 @@ impl HeldLease {
         self.consumed = true;
         let record = Record::new(&self, envelope, is_tombstone);
         let _permit = self.permit.take();
-        let open = OpenCommit { lease: self.lease.clone(), join, record, _permit };
+        let open = OpenCommit { lease: self.lease.clone(), join, record, sent: None, _permit };
         PendingCommit { open: Some(open) }
     }
 }
@@ -230,9 +230,10 @@ impl PendingCommit {
     /// [`hold_on_error`](crate::Lease::hold_on_error) (RUN-4).
     ///
     /// # Errors
-    /// An error means that the store did not answer, or that no record shows the outcome because
-    /// the scope is switched off or in shadow mode. A check that got no answer continues in the
-    /// background until the lease is over.
+    /// An error means that the store did not answer, or that no record shows the outcome, because
+    /// the scope is switched off or in shadow mode, or because the store answered after the ttl,
+    /// when a committed record may be gone. A check that got no answer continues in the background
+    /// until the lease is over.
     ///
     /// # Cancel safety
     /// If the future is dropped, the check is finished in the background.
@@ -268,6 +269,7 @@ impl PendingCommit {
             return Ok(1);
         }
         open.record.fit(state.store.max_value(), &state.identity);
+        open.sent = Some(state.store.now());
         let run = pin!(async {
             let (id, done) = (state.store.shared().stored(&state.identity), &open.record.done);
             let statement = open.join.dyn_completion(&id, &state.owner, done);

@@ -13,7 +13,7 @@ use retryproof_core::config::ScopeConfig;
 use retryproof_core::observe::{Counters, Counts, LeaseEvent, Observer, Phase};
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, Dialect, FencedWrite, Join, JoinStatement, OwnedTx,
-    Param, Peeked, StoreProfile, TxPort, TxSource,
+    Param, Peeked, Purge, StoreProfile, TxPort, TxSource,
 };
 use retryproof_core::{
     Acquisition, Attempt, CodecId, CompletionFailurePolicy, CompletionResult, Error, ErrorKind,
@@ -79,6 +79,8 @@ enum Fault {
     Commit,
     /// The commit happens, but its answer is lost.
     Reply,
+    /// The same, and then the store is unavailable.
+    ReplyAndAway,
     /// The transaction is on another database.
     Elsewhere,
     /// The driver panics at the step with this name in the log.
@@ -134,6 +136,9 @@ impl IdempotencyStore for Db {
     }
     async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         self.say("extend");
+        if self.fault() == Fault::ReplyAndAway {
+            return Err(down());
+        }
         if self.0.stuck.load(Ordering::SeqCst) {
             tokio::time::sleep(60 * MS).await;
             self.say("extended late");
@@ -151,7 +156,7 @@ impl IdempotencyStore for Db {
     }
     async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.say("release");
-        if self.fault() == Fault::Away {
+        if matches!(self.fault(), Fault::Away | Fault::ReplyAndAway) {
             return Err(down());
         }
         self.0.records.release(id, owner).await
@@ -246,7 +251,10 @@ impl OwnedTx<Toy> for Tx {
         }
         self.db.0.rows.lock().unwrap().append(&mut self.rows);
         self.db.say("commit");
-        if self.db.fault() == Fault::Reply { Err(down()) } else { Ok(()) }
+        match self.db.fault() {
+            Fault::Reply | Fault::ReplyAndAway => Err(down()),
+            _ => Ok(()),
+        }
     }
 
     async fn roll_back_tx(mut self) -> Result<()> {
@@ -863,6 +871,90 @@ async fn cmp_7_complete_in_is_told_how_the_transaction_ended() {
         assert_eq!(pending.in_doubt().await.unwrap(), fault == Fault::Reply);
     }
     assert_eq!(world.ends(), (2, 3, 0));
+}
+
+/// The store is away until a committed record's ttl is over. After that, the record is gone or the
+/// key has a new owner, so the store cannot show that the transaction was committed.
+#[tokio::test(start_paused = true)]
+async fn cmp_7_cmp_6_a_commit_in_doubt_stays_in_doubt_if_its_record_may_have_expired() {
+    let ctx = |key| {
+        IdempotencyContext::builder("joined", key)
+            .lease(10_000 * MS)
+            .ttl(1_000 * MS)
+            .wait_timeout(Duration::ZERO)
+            .build()
+            .unwrap()
+    };
+    for (away, is_granted_again, is_held) in
+        [(2_000, false, false), (2_000, true, false), (2_000, true, true), (500, false, false)]
+    {
+        let world = world();
+        let come_back = async |key| {
+            tokio::time::sleep(away * MS).await;
+            world.db.0.records.purge(100).await.unwrap();
+            if is_granted_again {
+                let request = AcquireRequest::new(OwnerId::new(), 5_000 * MS, 5_000 * MS);
+                let granted = world.db.0.records.acquire(ctx(key).identity(), &request).await;
+                assert!(matches!(granted, Ok(Acquired::Granted(_))), "{granted:?}");
+            }
+            world.db.set(Fault::None);
+        };
+        let action = async |lease: Lease, tx: &mut Tx| {
+            tx.write("a");
+            if is_held {
+                lease.hold_on_error();
+            }
+            Ok::<_, &str>("a".to_owned())
+        };
+        world.db.set(Fault::ReplyAndAway);
+        let call = world.joined.call(ctx("1")).execute_with(action);
+        let (ended, ()) = tokio::join!(call, come_back("1"));
+        assert_eq!(world.db.rows(), ["a"], "the transaction was committed");
+        let known = away < 1_000;
+        match ended {
+            Ok(Outcome::Executed(_)) => assert!(known),
+            Err(ExecuteError::Completion(failed)) => {
+                assert_eq!((known, failed.recorded), (false, Recorded::No));
+                assert_eq!(world.phases(), [Phase::Completion]);
+            }
+            other => panic!("{other:?}"),
+        }
+        let Acquisition::Granted(held) =
+            world.joined.engine().try_acquire(&ctx("2")).await.unwrap()
+        else {
+            panic!()
+        };
+        if is_held {
+            held.lease().hold_on_error();
+        }
+        let mut tx = world.db.begin().await.unwrap();
+        let pending = held.complete_in(&mut tx, value()).await.unwrap();
+        world.db.set(Fault::ReplyAndAway);
+        tx.commit_tx().await.unwrap_err();
+        let (committed, ()) = tokio::join!(pending.in_doubt(), come_back("2"));
+        match committed {
+            Ok(committed) => assert!(known && committed, "{away}: {committed}"),
+            Err(error) => {
+                assert!(!known && error.to_string().contains("it is unknown whether"), "{error}");
+            }
+        }
+    }
+}
+
+/// A transaction that was rolled back is known as such, even after its ttl.
+#[tokio::test(start_paused = true)]
+async fn cmp_7_cmp_6_a_rollback_in_doubt_is_known_if_the_store_still_has_the_lease() {
+    let world = world();
+    let ctx = IdempotencyContext::builder("joined", "k").ttl(50 * MS).build().unwrap();
+    let Acquisition::Granted(held) = world.joined.engine().try_acquire(&ctx).await.unwrap() else {
+        panic!()
+    };
+    let mut tx = world.db.begin().await.unwrap();
+    let pending = held.complete_in(&mut tx, value()).await.unwrap();
+    world.db.set(Fault::Commit);
+    tx.commit_tx().await.unwrap_err();
+    tokio::time::sleep(100 * MS).await;
+    assert!(!pending.in_doubt().await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]

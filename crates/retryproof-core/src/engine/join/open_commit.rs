@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::clock::Instant;
 use crate::engine::complete::{CompletionResult, Record, release_until_over, repeat_until};
 use crate::engine::lease::Lease;
 use crate::engine::outcome_event::End;
@@ -16,6 +17,9 @@ pub(super) struct OpenCommit {
     pub(super) lease: Lease,
     pub(super) join: Arc<dyn DynJoin>,
     pub(super) record: Record,
+    /// When the statement that writes the record was sent. The ttl of a committed record cannot
+    /// have begun earlier.
+    pub(super) sent: Option<Instant>,
     /// A shutdown waits until this permit is dropped.
     pub(super) _permit: Option<Permit>,
 }
@@ -70,10 +74,14 @@ impl OpenCommit {
             ));
         }
         let is_committed = match Self::give_up(self.lease.clone()).await {
-            Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => Ok(false),
+            Ok(FencedWrite::Applied) => Ok(false),
+            Ok(FencedWrite::AlreadyApplied) => self.not_found(),
             // The record is complete or belongs to another owner. To find out which, `is_recorded`
             // repeats the completion. The repeated completion writes nothing in either case.
-            Ok(FencedWrite::NotOwner) => self.is_recorded().await,
+            Ok(FencedWrite::NotOwner) => match self.is_recorded().await {
+                Ok(false) => self.not_found(),
+                answer => answer,
+            },
             Err(error) => Err(error),
         };
         match is_committed {
@@ -95,6 +103,22 @@ impl OpenCommit {
                 Err(error)
             }
         }
+    }
+
+    /// Returns whether the transaction was committed, if the store has neither this owner's lease
+    /// nor its record. After the ttl, a committed record may be gone too (CMP-6), so the outcome is
+    /// unknown.
+    fn not_found(&self) -> Result<bool> {
+        let now = self.lease.0.store.now();
+        if self.sent.is_none_or(|sent| now < sent + self.record.done.ttl) {
+            return Ok(false);
+        }
+        Err(Error::unavailable(
+            "it is unknown whether the transaction was committed: the store answered after the \
+             ttl, when a committed record may be gone",
+        )
+        .during("commit")
+        .for_identity(&self.lease.0.identity))
     }
 
     /// Finds out whether the store has this completion, by sending the completion again (CMP-3).
