@@ -98,12 +98,20 @@ pin_project! {
     pub(crate) struct HandlerBody<B> {
         #[pin]
         body: B,
+        // The bytes that are still to come, if the body declared its size. The size is read only
+        // once, because some bodies reduce it as they yield bytes, and others never change it.
+        left: Option<u64>,
     }
 }
 
-impl<B> HandlerBody<B> {
+impl<B: MessageBody> HandlerBody<B> {
     pub(crate) fn new(body: B) -> Self {
-        Self { body }
+        let left = match body.size() {
+            BodySize::None => Some(0),
+            BodySize::Sized(len) => Some(len),
+            BodySize::Stream => None,
+        };
+        Self { body, left }
     }
 }
 
@@ -115,15 +123,16 @@ impl<B: MessageBody> Body for HandlerBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        self.project().body.poll_next(cx).map(|data| data.map(|data| data.map(Frame::data)))
+        let this = self.project();
+        let data = ready!(this.body.poll_next(cx));
+        if let (Some(left), Some(Ok(data))) = (this.left, &data) {
+            *left = left.saturating_sub(data.len() as u64);
+        }
+        Poll::Ready(data.map(|data| data.map(Frame::data)))
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.body.size() {
-            BodySize::None => SizeHint::with_exact(0),
-            BodySize::Sized(len) => SizeHint::with_exact(len),
-            BodySize::Stream => SizeHint::default(),
-        }
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 

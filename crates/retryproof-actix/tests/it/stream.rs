@@ -2,7 +2,7 @@
 //! Responses that are sent without being collected: event streams, upgrades, and bodies that are
 //! marked as streams or take too long.
 
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use actix_web::body::{BodySize, MessageBody};
 use actix_web::dev::Payload;
 use actix_web::error::{ErrorInternalServerError, PayloadError};
 use actix_web::http::StatusCode;
+use actix_web::http::header::CONTENT_LENGTH;
 use actix_web::test;
 use actix_web::web::Bytes;
 use retryproof_actix::WithFate as _;
@@ -78,6 +79,42 @@ async fn http_7_a_body_that_is_marked_or_late_is_sent_as_it_comes() {
             "result-not-replayable"
         );
     }
+}
+
+#[actix_web::test]
+async fn http_13_a_late_body_of_known_length_keeps_its_length() {
+    let engine = engine();
+    let mut web = engine.config().web.clone();
+    web.collect_timeout = Duration::from_millis(50);
+    let late = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build().unwrap();
+    let app = app!(&late, || async {
+        HttpResponse::Ok().insert_header((CONTENT_LENGTH, 10)).streaming(pausing())
+    });
+    let response = test::call_service(&app, post("/orders", "k").to_request()).await;
+    assert_eq!(response.response().extensions().get::<Recorded>(), Some(&Recorded::Tombstone));
+    let mut body = Box::pin(response.into_body());
+    for (left, piece) in [(10, "first"), (5, "later")] {
+        assert_eq!(body.size(), BodySize::Sized(left));
+        let data = poll_fn(|cx| body.as_mut().poll_next(cx)).await;
+        assert_eq!(data.unwrap().ok().unwrap(), piece);
+    }
+    assert!(poll_fn(|cx| body.as_mut().poll_next(cx)).await.is_none());
+}
+
+/// Returns a response of two pieces with a pause of 200 ms between them.
+fn pausing() -> impl futures_core::Stream<Item = Result<Bytes, actix_web::Error>> {
+    struct Pausing(std::array::IntoIter<&'static str, 2>, Pin<Box<actix_web::rt::time::Sleep>>);
+    impl futures_core::Stream for Pausing {
+        type Item = Result<Bytes, actix_web::Error>;
+        fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            if self.0.len() == 1 {
+                std::task::ready!(self.1.as_mut().poll(cx));
+            }
+            Poll::Ready(self.0.next().map(|piece| Ok(Bytes::from_static(piece.as_bytes()))))
+        }
+    }
+    let pause = Box::pin(actix_web::rt::time::sleep(Duration::from_millis(200)));
+    Pausing(["first", "later"].into_iter(), pause)
 }
 
 fn futures_stream<const N: usize>(
