@@ -20,13 +20,12 @@ use retryproof_http::adapter::{BodyParts, FrameworkResponse, HandlerResponse, No
 use retryproof_http::{AnswerFate, Corrupt, ReplayBody, Served};
 
 use crate::body::{ActixBody, HandlerBody, LengthAlone};
-use crate::head::{COMMON, REPLAYED, actix_headers, headers};
+use crate::head::{COMMON, REPLAYED, actix_headers, have_same_lines, headers};
 
 /// The head of the handler's response, kept while the guard records the response's body.
 #[derive(Default)]
 pub(crate) struct KeptHead {
     head: Cell<Option<HttpResponse<()>>>,
-    lines: Cell<usize>,
     /// Whether the response's body size is [`BodySize::None`], which differs from an empty body.
     bodiless: Cell<bool>,
 }
@@ -43,7 +42,6 @@ impl KeptHead {
         let status = http::StatusCode::from_u16(head.status().as_u16()).unwrap_or_default();
         let fields = headers(head.headers());
         self.bodiless.set(body.size() == BodySize::None);
-        self.lines.set(fields.len());
         self.head.set(Some(head));
         let mut response = Response::new(HandlerBody::new(body));
         *response.status_mut() = status;
@@ -76,7 +74,7 @@ impl KeptHead {
             };
             return with_new_head(parts.status, &parts.headers, body, Some(served));
         };
-        if self.lines.get() != parts.headers.len() {
+        if !have_same_lines(head.headers(), &parts.headers) {
             // Copy the header fields again, because the guard changed them. The guard
             // removes, for example, replay marks and framing that does not match the body.
             head.headers_mut().clear();

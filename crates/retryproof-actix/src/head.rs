@@ -148,6 +148,13 @@ pub(crate) fn headers(from: &ActixHeaders) -> HeaderMap {
     to
 }
 
+/// Whether both maps have the same lines in the same order. [`headers`] keeps actix's order, so the
+/// comparison needs no look-ups.
+pub(crate) fn have_same_lines(ours: &ActixHeaders, theirs: &HeaderMap) -> bool {
+    let ours = ours.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    ours.eq(theirs.iter().map(|(name, value)| (name.as_str(), value.as_bytes())))
+}
+
 /// Adds fields to actix's header map. The fields that every replay gets (`Idempotent-Replayed` and
 /// `Cache-Control`) need no allocation.
 pub(crate) fn actix_headers(from: &HeaderMap, to: &mut ActixHeaders) {

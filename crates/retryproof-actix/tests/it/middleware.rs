@@ -51,6 +51,31 @@ async fn http_1_http_8_the_first_runs_and_a_repetition_gets_its_answer() {
 }
 
 #[actix_web::test]
+async fn http_8_http_21_no_field_of_the_handler_passes_for_a_field_of_the_guard() {
+    let engine = engine();
+    let mut web = engine.config().web.clone();
+    web.publish_window = true;
+    let filter =
+        IdempotencyFilter::builder(engine).config(web).callers_share_keys().build().unwrap();
+    // The guard removes the handler's field and adds `Idempotency-Expires`, so the number of lines
+    // stays the same.
+    for forged in [
+        ("idempotent-replayed", "true"),
+        ("idempotency-expires", "never"),
+        ("transfer-encoding", "chunked"),
+    ] {
+        let app =
+            app!(&filter, move || async move { HttpResponse::Ok().insert_header(forged).body("") });
+        let first = send(&app, post("/orders", forged.0).to_request()).await;
+        assert_ne!(first.field(forged.0), Some(forged.1), "{first:?}");
+        let expires = first.field("idempotency-expires");
+        assert!(expires.is_some_and(|date| date.ends_with(" GMT")), "{first:?}");
+        let again = send(&app, post("/orders", forged.0).to_request()).await;
+        assert_eq!(again.field("idempotency-expires"), expires);
+    }
+}
+
+#[actix_web::test]
 async fn http_3_a_request_without_a_key_passes_untouched_where_keys_are_optional() {
     let engine = engine();
     let mut web = engine.config().web.clone();
