@@ -220,6 +220,14 @@ impl KafkaListenerBuilder {
         if self.topics.is_empty() {
             return Err(invalid_setting("the list of topics is empty"));
         }
+        // librdkafka treats a name that begins with `^` as a regular expression.
+        if let Some(pattern) = self.topics.iter().find(|topic| topic.starts_with('^')) {
+            return Err(invalid_setting(
+                "a topic is a pattern, which could also match the dead-letter topic; list the \
+                 topics by name",
+            )
+            .with("topic", pattern));
+        }
         if self.topics.contains(&dead_letters) {
             return Err(invalid_setting(
                 "the dead-letter topic is also read by the listener; use another topic",

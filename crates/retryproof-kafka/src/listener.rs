@@ -90,7 +90,8 @@ impl KafkaListenerBuilder {
 impl KafkaListener {
     /// Starts a builder with the client's settings (`bootstrap.servers`, `group.id` and any other
     /// setting of librdkafka), the topics, and the scope of the messages' records. Name the scope
-    /// after the work, not after the group.
+    /// after the work, not after the group. List the topics by name: `build` refuses a pattern such
+    /// as `^orders`, because it could also match the dead-letter topic.
     pub fn builder(
         client: ClientConfig,
         topics: &[&str],

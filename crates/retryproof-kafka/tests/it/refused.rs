@@ -57,6 +57,16 @@ async fn lst_2_a_listener_has_to_know_the_key_and_a_place_for_dead_letters() {
     assert_eq!(refused(lease).0, ErrorKind::Invalid);
 }
 
+#[tokio::test]
+async fn lst_2_a_pattern_that_could_match_the_dead_letter_topic_is_refused() {
+    let builder = KafkaListener::builder(client(), &["payments", "^orders"], "orders.paid")
+        .key_header("event-id")
+        .dead_letters(DEAD);
+    let (kind, text) = refused(builder);
+    assert_eq!(kind, ErrorKind::Config);
+    assert!(text.contains("pattern") && text.contains("topic = ^orders"), "{text}");
+}
+
 #[test]
 fn lst_2_a_listener_outside_of_a_runtime_is_refused_and_no_panic() {
     let builder =
