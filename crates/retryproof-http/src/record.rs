@@ -258,6 +258,12 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
             None => Ok(ReadOutcome::Broken),
         };
         match read {
+            // The body is shorter than its size hint says, so part of it is missing.
+            Ok(ReadOutcome::Whole(data, _))
+                if (data.len() as u64) < size.lower() && sends_body(&call, parts.status) =>
+            {
+                Self::broken(&call, parts)
+            }
             Ok(ReadOutcome::Whole(data, trailers)) => Self::response(&call, parts, data, trailers),
             // The body is longer than its size hint says. It is therefore broken, not merely too
             // large.
@@ -329,6 +335,12 @@ fn is_open_ended<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
     status == StatusCode::SWITCHING_PROTOCOLS
         || (*call.method() == Method::CONNECT && status.is_success())
         || call.fields().event_stream
+}
+
+/// Whether the response's body is sent. A response to HEAD, or a 304, can have the size of a body
+/// that is not sent.
+fn sends_body<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
+    *call.method() != Method::HEAD && status != StatusCode::NOT_MODIFIED
 }
 
 fn exchange_of<R>(call: &RunningCall<R>) -> Exchange {

@@ -21,7 +21,7 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use retryproof_core::{Attempt, Recorded};
 use retryproof_http::axum::Lease;
-use retryproof_http::{AnswerFate, Fate, Hold, IdempotencyFilter, Policy, Release};
+use retryproof_http::{AnswerFate, Fate, Hold, IdempotencyFilter, Methods, Policy, Release};
 use tower::{Layer as _, ServiceExt as _};
 
 use crate::world::{Annotated, Answer, Runs, STD, filter, filter_with, post, request, send};
@@ -417,6 +417,60 @@ async fn http_13_a_body_that_gives_more_than_it_said_counts_as_broken() {
     let (app, runs) = app(&filter, |_| Body::new(Liar(0)));
     let (first, _) = expect_tombstone(&app, &runs).await;
     assert_eq!(first.code(), "response-failed");
+}
+
+/// A body that gives up to five bytes and declares ten.
+struct Short(usize);
+
+impl http_body::Body for Short {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let data = std::mem::take(&mut self.0);
+        Poll::Ready((data > 0).then(|| Ok(Frame::data(Bytes::from(vec![b'x'; data])))))
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(10)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_13_a_body_that_ends_before_its_declared_size_counts_as_broken() {
+    for given in [0, 5] {
+        let (app, runs) = app(&filter(), move |_| {
+            (StatusCode::CREATED, [("location", "/p/1")], Body::new(Short(given)))
+        });
+        let (first, again) = expect_tombstone(&app, &runs).await;
+        assert_eq!(
+            (first.status, first.code()),
+            (StatusCode::INTERNAL_SERVER_ERROR, "response-failed")
+        );
+        assert!(again.text().contains(r#""original-status":201,"location":"/p/1""#));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_13_a_size_that_is_declared_without_a_body_is_no_broken_body() {
+    for (method, status) in
+        [(Method::HEAD, StatusCode::OK), (Method::POST, StatusCode::NOT_MODIFIED)]
+    {
+        let service = tower::service_fn(move |_: Request<Body>| async move {
+            let mut response = http::Response::new(Body::new(Short(0)));
+            *response.status_mut() = status;
+            Ok::<_, Infallible>(response)
+        });
+        let guarded = filter().guard(STD.methods(Methods::All)).layer(service);
+        for is_replay in [false, true] {
+            let call = request(method.clone(), "/pay", &[("idempotency-key", "k")], "");
+            let answer = Answer::of(guarded.clone().oneshot(call).await.unwrap()).await;
+            assert_eq!((answer.status, answer.is_replay()), (status, is_replay), "{method}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
