@@ -223,7 +223,8 @@ where
             };
             let mut response = match args {
                 Ok(args) => run(args).await.respond_to(&request).map_into_boxed_body(),
-                Err(rejection) => rejection,
+                // The handler did not run, so the guard outside frees the key (ANN-6).
+                Err(rejection) => rejection.with_fate(AnswerFate::Release),
             };
             if is_outermost {
                 take_fate(&mut response);

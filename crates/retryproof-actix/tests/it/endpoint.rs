@@ -224,6 +224,32 @@ async fn http_15_a_middleware_around_an_annotated_handler_decides_alone() {
 }
 
 #[actix_web::test]
+async fn ann_6_http_17_behind_a_middleware_too_no_rejection_is_stored() {
+    let (filter, runs) = (filter(), Runs::default());
+    let handler = {
+        let runs = runs.clone();
+        move |_: User, order: web::Json<Value>| ready(format!("{} {}", order["id"], runs.next()))
+    };
+    let app = test::init_service(
+        App::new().service(
+            web::resource("/orders")
+                .wrap(Idempotency::new(&filter, Policy::new("outer")))
+                .to(guarded(&filter, handler)),
+        ),
+    )
+    .await;
+    let stranger = post("/orders", "k").insert_header(("content-type", "application/json"));
+    let stranger = stranger.set_payload("{\"id\":1}").to_request();
+    assert_eq!(send(&app, stranger).await.status, 401);
+    for _ in 0..2 {
+        let bad = send(&app, of("ann", "k").set_payload("{").to_request()).await;
+        assert_eq!((bad.status, bad.is_replay()), (400, false));
+    }
+    assert_eq!(send(&app, of("ann", "k").to_request()).await.text(), "1 1");
+    assert!(send(&app, of("ann", "k").to_request()).await.is_replay());
+}
+
+#[actix_web::test]
 async fn http_16_the_caller_hook_of_an_endpoint_sees_what_its_arguments_left() {
     struct Tenant;
     impl FromRequest for Tenant {

@@ -197,7 +197,8 @@ where
                         handle(state, early, last, Request::from_parts(*parts, body)).await;
                     response
                 }
-                Err(rejection) => rejection,
+                // The function did not run, so the guard outside frees the key (ANN-6).
+                Err(rejection) => AnswerFate::Release.mark(rejection),
             };
             if is_outermost {
                 AnswerFate::take(response.extensions_mut());

@@ -4,8 +4,10 @@
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::{FromRequestParts, Json};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post as on_post};
+use http::request::Parts;
 use http::{Request, StatusCode};
 use retryproof_core::Recorded;
 use retryproof_http::{AnswerFate, Methods, Policy, Release};
@@ -103,6 +105,37 @@ async fn http_7_http_15_a_mark_of_the_handler_reaches_the_guard_outside_of_its_o
         assert!(!send(&app, post("/mail", "m", "")).await.is_replay());
     }
     assert_eq!(runs.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ann_6_http_15_behind_a_layer_too_no_rejection_is_stored() {
+    /// Authenticates by a header.
+    struct User;
+    impl<S: Sync> FromRequestParts<S> for User {
+        type Rejection = StatusCode;
+        async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, StatusCode> {
+            parts.headers.get("x-user").map(|_| Self).ok_or(StatusCode::UNAUTHORIZED)
+        }
+    }
+    let (filter, runs) = (filter(), Runs::default());
+    let handler = {
+        let runs = runs.clone();
+        Annotated(&MAIL, move |_: User, _: Json<Vec<u32>>| async move { runs.run().to_string() })
+    };
+    let guarded = on_post(handler).layer(filter.guard(STD));
+    let app = Router::new().route("/mail", guarded).with_state(filter);
+    let of_ann = |body: &'static str| {
+        let fields =
+            [("idempotency-key", "m"), ("x-user", "ann"), ("content-type", "application/json")];
+        request(http::Method::POST, "/mail", &fields, body)
+    };
+    assert_eq!(send(&app, post("/mail", "m", "[1]")).await.status, StatusCode::UNAUTHORIZED);
+    for _ in 0..2 {
+        let refused = send(&app, of_ann("[nonsense")).await;
+        assert_eq!((refused.status, refused.is_replay()), (StatusCode::BAD_REQUEST, false));
+    }
+    assert_eq!(send(&app, of_ann("[1]")).await.text(), "1");
+    assert!(send(&app, of_ann("[1]")).await.is_replay());
 }
 
 #[tokio::test(start_paused = true)]
