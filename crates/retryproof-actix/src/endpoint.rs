@@ -278,6 +278,7 @@ where
         let (early, head) = match extracted {
             Ok(extracted) => extracted,
             Err(mut rejection) => {
+                take_fate(&mut rejection);
                 mark_unguarded(&mut rejection);
                 return Either::rare(ready(rejection));
             }

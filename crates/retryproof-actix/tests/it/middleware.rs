@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The middleware: which requests run, are replayed, or pass unchanged.
 
-use std::future::Future as _;
+use std::future::{Future as _, Ready, ready};
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use actix_web::dev::Service as _;
+use actix_web::dev::{Payload, Service as _};
 use actix_web::http::{ConnectionType, StatusCode, header};
 use actix_web::test::{self, TestRequest};
 use actix_web::web::{self, Bytes};
-use actix_web::{App, HttpResponse, error};
+use actix_web::{App, FromRequest, HttpRequest, HttpResponse, error};
 use retryproof_actix::{Idempotency, Lease, WithFate as _};
 use retryproof_core::FingerprintMode;
 use retryproof_http::{AnswerFate, IdempotencyFilter, Policy};
 use tokio::sync::Notify;
 
+use crate::endpoint::guarded;
 use crate::world::{POLICY, Runs, app, engine, filter, post, send};
 
 #[actix_web::test]
@@ -205,6 +206,10 @@ async fn http_7_an_answer_is_stored_released_or_held_as_it_is_marked() {
     }
 }
 
+fn busy() -> HttpResponse {
+    HttpResponse::BadGateway().finish().with_fate(AnswerFate::Release)
+}
+
 #[actix_web::test]
 async fn http_7_a_mark_of_an_inner_guarded_call_frees_no_outer_key() {
     let runs = Runs::default();
@@ -213,12 +218,42 @@ async fn http_7_a_mark_of_an_inner_guarded_call_frees_no_outer_key() {
         move || {
             runs.next();
             async {
-                let mail =
-                    || async { HttpResponse::BadGateway().finish().with_fate(AnswerFate::Release) };
+                let mail = || async { busy() };
                 let mail = web::resource("/mail")
                     .wrap(Idempotency::new(&filter(), Policy::new("mail")))
                     .to(mail);
                 let inner = test::init_service(App::new().service(mail)).await;
+                test::call_service(&inner, post("/mail", "m").to_request()).await.into_parts().1
+            }
+        }
+    };
+    let app = app!(&filter(), order);
+    for _ in 0..3 {
+        assert_eq!(send(&app, post("/orders", "k").to_request()).await.status, 502);
+    }
+    assert_eq!(runs.count(), 1);
+}
+
+#[actix_web::test]
+async fn http_7_a_mark_of_an_inner_extractor_frees_no_outer_key() {
+    struct Busy;
+    impl FromRequest for Busy {
+        type Error = error::Error;
+        type Future = Ready<Result<Self, error::Error>>;
+
+        fn from_request(_: &HttpRequest, _: &mut Payload) -> Self::Future {
+            ready(Err(error::InternalError::from_response("busy", busy()).into()))
+        }
+    }
+    let runs = Runs::default();
+    let order = {
+        let runs = runs.clone();
+        move || {
+            runs.next();
+            async {
+                let mail = guarded(&filter(), |_: Busy, _: Bytes| async { "sent" });
+                let inner = App::new().route("/mail", web::post().to(mail));
+                let inner = test::init_service(inner).await;
                 test::call_service(&inner, post("/mail", "m").to_request()).await.into_parts().1
             }
         }

@@ -228,6 +228,7 @@ where
                 match extracted {
                     (Ok((early, last)), handles) => (early, last, handles),
                     (Err(mut rejection), _) => {
+                        AnswerFate::take(rejection.extensions_mut());
                         Served::mark_unguarded(rejection.extensions_mut());
                         return rejection;
                     }

@@ -36,6 +36,17 @@ fn busy(fate: AnswerFate) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, fate, "the mail server is busy").into_response()
 }
 
+/// An extractor that rejects each request with a marked response.
+struct Busy;
+
+impl<S: Sync> FromRequestParts<S> for Busy {
+    type Rejection = Response;
+
+    async fn from_request_parts(_: &mut Parts, _: &S) -> Result<Self, Response> {
+        Err(busy(Release))
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn http_7_a_mark_of_an_inner_guarded_call_frees_no_outer_key() {
     let keyed = || post("/mail", "m", "");
@@ -45,9 +56,12 @@ async fn http_7_a_mark_of_an_inner_guarded_call_frees_no_outer_key() {
         .route("/mail", on_post(|| async { busy(Release) }).layer(optional.guard(MAIL)));
     let annotated = Annotated(&MAIL, |_: String| async { busy(Release) });
     let annotated = Router::new().route("/mail", on_post(annotated)).with_state(optional);
+    let rejecting = Annotated(&MAIL, |_: Busy, _: String| async { "sent" });
+    let rejecting = Router::new().route("/mail", on_post(rejecting)).with_state(filter());
     for (what, inner, mail) in [
         ("a layer", &layered, keyed as fn() -> Request<Body>),
         ("an annotated handler", &annotated, keyed),
+        ("an extractor of an annotated handler", &rejecting, keyed),
         ("a layer, without a key", &layered, keyless),
         ("an annotated handler, without a key", &annotated, keyless),
     ] {
