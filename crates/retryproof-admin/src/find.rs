@@ -7,7 +7,7 @@ use std::time::Duration;
 use retryproof_core::clock::{Clock as _, SystemClock};
 use retryproof_core::store::RecordSummary;
 use retryproof_core::{Error, ErrorKind, IdempotencyEngine, Identity, Result, Scope};
-use retryproof_http::adapter::stored_key;
+use retryproof_http::adapter::{stored_key, stored_key_of_absent_caller};
 use tokio::time::timeout;
 
 /// The maximum number of records on one page of a scan.
@@ -77,9 +77,17 @@ impl Wanted {
             return Ok(vec![("an HTTP request of this caller", id)]);
         }
         let mut identities = vec![("the key as given", as_given)];
-        // A key of almost the maximum length leaves no room for the prefix, so no filter stores it.
-        if let Ok(id) = of(stored_key(None, &self.key)) {
-            identities.push(("an HTTP request, with keys that all callers share", id));
+        let shared = stored_key(None, &self.key);
+        let absent = stored_key_of_absent_caller(&self.key);
+        for (stored_as, key) in [
+            ("an HTTP request, with keys that all callers share", shared),
+            ("an HTTP request without a caller", absent),
+        ] {
+            // A key of almost the maximum length leaves no room for the prefix, so no filter stores
+            // it.
+            if let Ok(id) = of(key) {
+                identities.push((stored_as, id));
+            }
         }
         Ok(identities)
     }
@@ -175,7 +183,7 @@ mod tests {
             let identities = wanted.identities().unwrap();
             identities.iter().map(|(_, id)| id.key().expose().to_owned()).collect()
         };
-        assert_eq!(keys(&wanted("pay", "order-17", "")), ["order-17", "-:order-17"]);
+        assert_eq!(keys(&wanted("pay", "order-17", "")), ["order-17", "-:order-17", "a:order-17"]);
         assert_eq!(keys(&wanted("pay", "order-17", "alice")), ["5:alice:order-17"]);
         assert_eq!(keys(&wanted("pay", &"k".repeat(512), "")).len(), 1);
         assert!(wanted("", "order-17", "").identities().is_err());

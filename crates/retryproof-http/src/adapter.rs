@@ -59,6 +59,13 @@ pub fn stored_key(caller: Option<&str>, key: &str) -> String {
     prepare::stored_key(&caller, key)
 }
 
+/// Like [`stored_key`], but for a request in which the hook of a filter with
+/// [`absent_callers_share`](crate::FilterBuilder::absent_callers_share) found no caller.
+#[must_use]
+pub fn stored_key_of_absent_caller(key: &str) -> String {
+    prepare::stored_key(&CallerIdentity::Absent, key)
+}
+
 /// Checks from a request's head whether the request is already guarded, and whether its key and
 /// declared length are acceptable (HTTP-2 to HTTP-4, HTTP-15). `declared_length` returns 0 if the
 /// request declares no length; `key_lines` are the lines of the [key header](key_header).

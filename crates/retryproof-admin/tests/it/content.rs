@@ -50,12 +50,14 @@ async fn ops_9_a_key_is_found_as_the_client_sent_it_and_by_its_digest() {
     let message = shelf.put("orders", "order-17", running(Some(29), 90, "api-9:99"));
     let shared = shelf.put("pay", "-:order-17", complete());
     let callers = shelf.put("pay", "5:alice:order-18", complete());
+    let absent = shelf.put("pay", "a:order-19", complete());
     let page = shelf.page();
     for (form, found) in [
         ("scope=orders&key=order-17&caller=", &message),
         ("scope=pay&key=order-17", &shared),
         ("scope=pay&key=order-18&caller=alice", &callers),
         ("scope=pay&key=5%3Aalice%3Aorder-18", &callers),
+        ("scope=pay&key=order-19&caller=", &absent),
     ] {
         let answer = find(&page, form).await;
         assert_eq!(answer.status, StatusCode::OK, "{form}");
@@ -79,7 +81,7 @@ async fn ops_9_a_key_is_found_as_the_client_sent_it_and_by_its_digest() {
         assert!(find(&page, form).await.has("There is no record of this key."), "{form}");
     }
     let nowhere = find(&page, "key=0123456789abcdef").await;
-    assert!(nowhere.has("None of the 3 records"), "{}", nowhere.body);
+    assert!(nowhere.has("None of the 4 records"), "{}", nowhere.body);
     assert_eq!(nowhere.status, StatusCode::OK);
     let refused = find(&page, "scope=&key=order-17").await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
