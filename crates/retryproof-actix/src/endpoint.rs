@@ -3,8 +3,7 @@
 //!
 //! `#[idempotent(http)]` turns a handler into a tuple struct that holds the filter and implements
 //! actix's `Handler`. `.to(pay(filter))` mounts the guarded handler, and there is no way to mount
-//! it without a guard. The struct takes the whole request from actix, and extracts the function's
-//! arguments itself.
+//! it without a guard. The struct takes the request, and extracts the function's arguments itself.
 
 use std::any::TypeId;
 use std::cell::RefCell;
@@ -223,8 +222,7 @@ where
             };
             let mut response = match args {
                 Ok(args) => run(args).await.respond_to(&request).map_into_boxed_body(),
-                // The handler did not run, so the guard outside frees the key (ANN-6).
-                Err(rejection) => rejection.with_fate(AnswerFate::Release),
+                Err(rejection) => rejection.with_fate(AnswerFate::Release), // nothing ran (ANN-6)
             };
             if is_outermost {
                 take_fate(&mut response);

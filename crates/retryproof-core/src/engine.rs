@@ -248,8 +248,9 @@ impl IdempotencyEngine {
     /// it is `InFlight`.
     ///
     /// # Errors
-    /// `Unavailable` if the record is gone or the store does not answer. A missing record is a
-    /// completion failure (CMP-4).
+    /// `Unavailable` if the record is gone, or if the store has not answered once; either is a
+    /// completion failure (CMP-4). Another error means that the stored result cannot be read
+    /// (CMP-8).
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.

@@ -109,7 +109,7 @@
 //! | returns a response marked [`Stream`], because the work is done and the body is endless or slow | "done, not replayable" | gets the body as it is produced |
 //! | returns a body that does not end within `web.collect-timeout` | "done, not replayable" | gets what was read, then the rest as it is produced |
 //! | returns an event stream, an upgrade, or more than `web.max-response-bytes` | "done, not replayable" | gets the whole response |
-//! | returns a body that breaks off | "done, not replayable" | 500 `response-failed` |
+//! | returns a body that breaks off, or ends before its own `size_hint` | "done, not replayable" | 500 `response-failed` |
 //! | returns, but the store cannot record its response | held until the lease runs out | gets the response with the extension [`Recorded`](retryproof_core::Recorded), or 500 `completion-failed`; the completion failure policy decides |
 //! | returns after its lease was lost to another run | the other run's record | gets what a duplicate would get, usually the other run's response |
 //!
@@ -149,9 +149,10 @@
 //! `Router` reserves the slot within the call, after the grant.
 //!
 //! **Extractors.** Behind the *layer*, extractors are part of the handler, so their rejections are
-//! stored as responses. Authenticate outside the layer. For an *annotated* handler, all arguments
-//! except the body are extracted on every call, before the key is looked up, and no rejection is
-//! stored. An extractor that authenticates therefore also runs before a replay.
+//! stored as responses, unless the handler is annotated. Authenticate outside the layer. For an
+//! *annotated* handler, all arguments except the body are extracted on every call, before the key
+//! is looked up, and no rejection is stored. An extractor that authenticates therefore also runs
+//! before a replay.
 //!
 //! # Callers
 //!

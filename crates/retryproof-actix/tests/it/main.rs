@@ -5,6 +5,7 @@
 mod alike;
 mod callers;
 mod endpoint;
+mod forged;
 mod logs;
 mod methods;
 mod middleware;

@@ -291,10 +291,8 @@ impl<'a> AcquireLoop<'a> {
         let Self { engine, store, ctx, durations, .. } = self;
         store.count(&answer);
         Ok(match answer.map_err(|error| self.named(error))? {
-            // A shutdown that began during the store call does not wait for an untracked action.
             Acquired::Granted(_) if !self.tracked && engine.tasks.is_closing() => {
-                drop(self.release_if_granted(owner, runtime()?));
-                return Err(self.refuse(ErrorKind::ShuttingDown));
+                return Err(self.overtaken(owner, runtime()?));
             }
             Acquired::Granted(grant) => {
                 let queue = engine.beats.of(runtime()?);

@@ -82,6 +82,10 @@ impl<C, H> Call<C, H> {
 
     /// Passes the value to `hook` when the completion is refused because another owner took over
     /// (CMP-2), unless the call gets the value after all, because no record is left (CMP-4).
+    ///
+    /// The hook runs when the call's answer is known: up to one wait timeout and one
+    /// `operation-timeout` after the refusal. If the call is dropped before, its drop runs the
+    /// hook, so the hook must not panic. If the process dies before, the hook does not run.
     pub fn on_fenced<F>(self, hook: F) -> Call<C, Hook<F>> {
         let Options { codec, on_drop, policy, .. } = self.options;
         Call {

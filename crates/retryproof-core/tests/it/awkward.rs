@@ -260,5 +260,5 @@ async fn acq_6_a_store_that_says_late_that_nothing_changed_costs_a_waiter_one_ca
     let (ended, ()) = tokio::join!(engine.answer_fenced(&context), falls_silent);
     let took = began.elapsed();
     assert!(took <= WAIT + OPERATION + 2 * MS, "fenced: {took:?}, {ended:?}");
-    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(ended.unwrap().is_err(), "the caller saw a holder, so the call is in flight (CMP-2)");
 }

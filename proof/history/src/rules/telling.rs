@@ -3,14 +3,15 @@
 
 use super::calls::completions;
 use super::wrong;
-use crate::event::Said;
+use crate::event::{Fun, Said};
 use crate::excuse::Excuse;
 use crate::judge::Violation;
-use crate::story::{Run, Story};
+use crate::story::{Op, Run, Story};
 
 /// S19: a refused completion is reported, and no other completion is reported as refused: observers
 /// are notified of a lost lease, the hook gets the value, and the caller is answered like a
-/// duplicate or learns that the completion failed. Each lease has one terminal event.
+/// duplicate. If no record is left, the completion failed: the caller learns that, or gets its own
+/// value, and then the hook does not get it (CMP-4). Each lease has one terminal event.
 pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for act in &story.acts {
         let Some(refused) = completions(story, act.token).find(|op| op.said(Said::Lost)) else {
@@ -35,7 +36,10 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             say("a completion was refused, but no observer was notified of a lost lease");
         }
         match call.said {
-            Some(Said::Executed) => {
+            Some(Said::Executed) if call.hooked => {
+                say("the hook for refused completions and the caller both got the value")
+            }
+            Some(Said::Executed) if call.propagate || !saw_no_record(story, act.call, refused) => {
                 say("a completion was refused, but its caller was answered that the action was \
                  executed")
             }
@@ -77,4 +81,12 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             found.push(wrong("S19", granted.at, text, [Some(granted.line)]));
         }
     }
+}
+
+/// Returns whether the call, after its completion was refused, saw no record, or nothing.
+fn saw_no_record(story: &Story, call: u64, refused: &Op) -> bool {
+    let own = |op: &&Op| op.fun == Fun::Look && op.actor == refused.actor && op.call == Some(call);
+    let looks = story.ops.iter().filter(own).filter(|op| op.invoke >= refused.end());
+    let last = looks.filter(|op| op.said.is_some()).max_by_key(|op| op.end());
+    last.is_none_or(|look| look.said(Said::Absent))
 }

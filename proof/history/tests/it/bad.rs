@@ -5,7 +5,7 @@
 use crate::script::broken;
 
 /// The rule, the name and the script of each history.
-const BAD: [(&str, &str, &str); 56] = [
+const BAD: [(&str, &str, &str); 57] = [
     (
         "S1",
         "a second owner is granted a lease that runs",
@@ -346,7 +346,23 @@ const BAD: [(&str, &str, &str); 56] = [
          p2 150-152 acquire B took_over 2
          231 act_end c1 1 returned
          232-240 complete A lost v=7
-         241 told 1 lease_lost",
+         241 told 1 lease_lost
+         242-243 look - busy 2 left=10 call=1",
+    ),
+    (
+        "S19",
+        "a refused completion without a record, whose value both the caller and the hook get",
+        "0-260 respond c1 executed recorded=no fenced
+         0-2 acquire A granted 1 call=1
+         2 act_start c1 1
+         3-230 fault stop victim=1
+         p2 150-152 acquire B took_over 2
+         p2 160-162 release B done
+         231 act_end c1 1 returned
+         232-240 complete A lost v=7
+         241 told 1 lease_lost
+         242-243 look - absent call=1
+         244 fenced c1",
     ),
     (
         "S19",

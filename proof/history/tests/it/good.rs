@@ -4,7 +4,7 @@
 use crate::script::{broken, run};
 
 /// The name and the script of each history.
-pub(crate) const GOOD: [(&str, &str); 22] = [
+pub(crate) const GOOD: [(&str, &str); 23] = [
     (
         "one run, replayed to a waiter and to a late caller",
         "0-30 respond c1 executed recorded=yes
@@ -45,6 +45,20 @@ pub(crate) const GOOD: [(&str, &str); 22] = [
          241 told 1 lease_lost
          241 fenced c1
          242-243 look - complete v=8 of=2",
+    ),
+    (
+        "a stopped holder is fenced, finds no record, and gets its own value",
+        "0-260 respond c1 executed recorded=no fenced v=7
+         0-2 acquire A granted 1 call=1
+         2 told 1 granted
+         2 act_start c1 1
+         3-230 fault stop victim=1
+         p2 150-152 acquire B took_over 2
+         p2 160-162 release B done
+         231 act_end c1 1 returned
+         232-240 complete A lost v=7
+         241 told 1 lease_lost
+         242-243 look - absent call=1",
     ),
     (
         "a late completion by the owner still recorded is accepted",

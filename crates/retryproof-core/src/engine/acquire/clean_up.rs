@@ -11,10 +11,11 @@ use tokio::time::timeout;
 
 use super::{AcquireLoop, is_unavailable};
 use crate::clock::Instant;
+use crate::context::Guarding;
 use crate::engine::complete::release_until;
 use crate::engine::state::EngineState;
 use crate::engine::store_client::no_answer;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
 use crate::owner::OwnerId;
 use crate::store::{Acquired, StoreCall};
@@ -60,6 +61,16 @@ impl<'a> AcquireLoop<'a> {
             guard.disarm();
         }
         (answer, counted_from)
+    }
+
+    /// Gives back the lease of an untracked call that a shutdown overtook, and returns the call's
+    /// error. The shutdown does not wait for the action of such a call (RUN-5).
+    pub(super) fn overtaken(&self, owner: OwnerId, runtime: Handle) -> Error {
+        // A scope that is switched off does not use the engine's store (CTX-5).
+        if self.durations.guarding != Guarding::Off {
+            drop(self.release_if_granted(owner, runtime));
+        }
+        self.refuse(ErrorKind::ShuttingDown)
     }
 
     pub(super) fn release_if_granted(

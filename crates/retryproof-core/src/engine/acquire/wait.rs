@@ -195,6 +195,9 @@ impl AcquireLoop<'_> {
 /// Waits once more, on behalf of a caller whose completion was refused (CMP-2). Returns the result
 /// of the owner that took over, `InFlight` if that owner does not finish in time, or `None` if the
 /// record is gone. This function never acquires, because the action has already run.
+///
+/// A peek does not show a lease that is over. If the first peek finds none, the record counts as
+/// gone, although the owner that took over may still complete.
 pub(in crate::engine) async fn watch(
     engine: &EngineState,
     identity: &Identity,
@@ -239,7 +242,14 @@ pub(in crate::engine) async fn watch(
                 }
             }
             Ok(Peeked::Absent) => return Ok(None),
-            Err(error) if error.kind() == ErrorKind::Unavailable && !left.is_zero() => {}
+            Err(error) if error.kind() == ErrorKind::Unavailable => match until {
+                _ if !left.is_zero() => {}
+                Some(until) => {
+                    let left = until.saturating_duration_since(now);
+                    return Ok(Some(Err(InFlight::new(left))));
+                }
+                None => return Err(error),
+            },
             Err(error) => return Err(error),
         }
         pauses += 1;

@@ -102,7 +102,8 @@ where
                     drop(refused);
                     answer_of_taker(answer, ctx, &options.codec)
                 }
-                Err(error) => {
+                // No record is left, or the store does not answer.
+                Err(error) if error.kind() == ErrorKind::Unavailable => {
                     let failure = CompletionError::new(error, Recorded::No);
                     log_failure(ctx, options.policy, &failure);
                     let value = match options.policy {
@@ -113,6 +114,8 @@ where
                         .map(|value| Report { fenced: true, ..executed(value, Recorded::No) })
                         .ok_or(ExecuteError::Completion(failure))
                 }
+                // The result of the owner that took over cannot be read (CMP-8).
+                Err(error) => Err(ExecuteError::Store(error)),
             };
         }
         (CompletionResult::Recorded, Some(error)) | (CompletionResult::Tombstoned(error), _) => {

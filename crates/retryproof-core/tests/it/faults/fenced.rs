@@ -11,7 +11,7 @@ use retryproof_core::{
     Acquisition, CompletionFailurePolicy, ExecuteError, IdempotencyConfig, IdempotencyEngine,
     Outcome, Recorded, Report,
 };
-use retryproof_testkit::{Fault, Operation};
+use retryproof_testkit::{Fault, Operation, Outage};
 use tokio::time::{sleep, timeout};
 
 use super::{LEASE, Lab, MS, OPERATION, ctx};
@@ -132,6 +132,24 @@ async fn cmp_2_a_fenced_caller_outlasts_a_failed_look_at_the_record() {
         assert_eq!(report.outcome, Outcome::Replayed(77), "{operation:?}");
         assert_eq!(hooked.load(Ordering::SeqCst), 1, "{operation:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_2_a_fenced_caller_that_saw_a_taker_is_in_flight_if_the_store_stays_away() {
+    let lab = Lab::with(config());
+    let hooked = AtomicU32::new(0);
+    let away = async {
+        sleep(TAKEN).await;
+        let taken = lab.elsewhere().try_acquire(&ctx("k", LEASE)).await.unwrap();
+        sleep(ENDS).await;
+        lab.faults.begin_outage(Outage::Refuse);
+        taken
+    };
+    let (report, _taken) =
+        tokio::join!(refused(&lab, CompletionFailurePolicy::LogAndReturn, &hooked), away);
+    let report = report.unwrap();
+    assert!(matches!(report.outcome, Outcome::InFlight(_)), "{report:?}");
+    assert_eq!(hooked.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test(start_paused = true)]
