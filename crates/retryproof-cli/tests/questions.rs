@@ -121,7 +121,7 @@ fn filled() -> Place {
     for number in 0..STUCK {
         plant(&place, "accounts", &format!("stuck-{number}"), 0, "1763857500000000");
     }
-    for key in ["5:alice:order-17", "-:order-17"] {
+    for key in ["5:alice:order-17", "-:order-17", "a:order-17"] {
         plant(&place, "payments", key, 1, "1763857500000000");
     }
     place
