@@ -34,8 +34,8 @@ impl Printer {
                 }
                 write_out(format!("{}\n", table.trim_fmt()).as_bytes())
             }
-            OutputFormat::Json => write_out(format!("{value:#}\n").as_bytes()),
-            OutputFormat::Jsonl => write_out(format!("{value}\n").as_bytes()),
+            OutputFormat::Json => write_out(json_text(format!("{value:#}\n")).as_bytes()),
+            OutputFormat::Jsonl => write_out(json_text(format!("{value}\n")).as_bytes()),
         }
     }
 
@@ -61,12 +61,12 @@ impl Printer {
             OutputFormat::Table => write_out(format!("{}\n", table(header, rows)).as_bytes()),
             OutputFormat::Json => {
                 let values: Value = values.collect();
-                write_out(format!("{values:#}\n").as_bytes())
+                write_out(json_text(format!("{values:#}\n")).as_bytes())
             }
             OutputFormat::Jsonl => {
                 let mut lines = String::new();
                 for value in values {
-                    lines += &format!("{value}\n");
+                    lines += &json_text(format!("{value}\n"));
                     if lines.len() >= WRITE {
                         if !write_on(lines.as_bytes())? {
                             return Ok(());
@@ -102,6 +102,23 @@ fn bare_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table
+}
+
+/// Escapes the control characters that JSON allows in strings, and that a terminal would obey: DEL
+/// and U+0080 to U+009F. They occur only in strings, so the values stay the same.
+fn json_text(text: String) -> String {
+    let is_obeyed = |c: char| ('\u{7f}'..='\u{9f}').contains(&c);
+    if !text.contains(is_obeyed) {
+        return text;
+    }
+    text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
+        if is_obeyed(c) {
+            shown += &format!("\\u{:04x}", u32::from(c));
+        } else {
+            shown.push(c);
+        }
+        shown
+    })
 }
 
 /// Writes to stdout. A broken pipe is not an error, because its reader needs no more output.

@@ -94,7 +94,7 @@ pub(super) async fn execute(command: &[OsString], lease: &Lease, max_output: usi
         (Ok(held_back), watched) => {
             capture.borrow_mut().push(Stream::Stderr, &held_back);
             if !held_back.is_empty() {
-                let _ = to_stderr.send(held_back).await;
+                to_stderr.queue(held_back, None);
             }
             end_of(watched)
         }

@@ -3,10 +3,11 @@
 //! command no more than it would without this program.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -17,7 +18,7 @@ use crate::recording::Stream;
 
 /// The size of one read in bytes, which is also the default size of a pipe on Linux.
 const READ: usize = 64 * 1024;
-/// How many reads can wait for the terminal.
+/// How many reads can wait for the terminal while the command runs.
 const WAITING_READS: usize = 16;
 /// The largest number of bytes that a pipe can hold without privileges
 /// (`/proc/sys/fs/pipe-max-size`). The command itself cannot leave more unread output than this.
@@ -32,7 +33,7 @@ pub(super) struct Pump<'a> {
     pub(super) capture: &'a RefCell<Capture>,
     /// `Some` for stderr, where the helper process may report that it could not start the command.
     pub(super) report: Option<&'a RefCell<StartReport>>,
-    pub(super) screen: mpsc::Sender<Vec<u8>>,
+    pub(super) screen: Screen,
     pub(super) exited: watch::Receiver<bool>,
 }
 
@@ -71,10 +72,37 @@ impl Pump<'_> {
         };
         self.capture.borrow_mut().push(self.stream, &bytes);
         if !bytes.is_empty() {
-            // Ignore any error: sending fails if the output was closed, but the recorded copy is
-            // still complete.
-            let _ = self.screen.send(bytes).await;
+            let has_room = tokio::select! {
+                biased;
+                room = Arc::clone(&self.screen.room).acquire_owned() => room.ok(),
+                // The work is done. A terminal that is paused must not keep it unrecorded.
+                _ = self.exited.wait_for(|exited| *exited) => None,
+            };
+            self.screen.queue(bytes, has_room);
         }
+    }
+}
+
+/// Passes output on to the task that writes it. A read has room in the queue until it is written.
+#[derive(Clone)]
+pub(super) struct Screen {
+    queue: mpsc::UnboundedSender<(Vec<u8>, Option<OwnedSemaphorePermit>)>,
+    room: Arc<Semaphore>,
+}
+
+impl Screen {
+    fn open(to: impl AsyncWrite + Unpin + Send + 'static) -> (Self, JoinHandle<()>) {
+        let (queue, queued) = mpsc::unbounded_channel();
+        let room = Arc::new(Semaphore::new(WAITING_READS));
+        (Self { queue, room }, tokio::spawn(write(queued, to)))
+    }
+
+    /// Queues output without waiting. After the command has exited, this is at most what it has
+    /// left behind.
+    pub(super) fn queue(&self, bytes: Vec<u8>, room: Option<OwnedSemaphorePermit>) {
+        // Ignore any error: sending fails if the output was closed, but the recorded copy is still
+        // complete.
+        let _ = self.queue.send((bytes, room));
     }
 }
 
@@ -86,14 +114,10 @@ pub(crate) struct Screens {
 
 impl Screens {
     /// Starts the tasks. Also returns the senders for output to stdout and to stderr.
-    pub(super) fn open() -> (Self, mpsc::Sender<Vec<u8>>, mpsc::Sender<Vec<u8>>) {
-        let (to_stdout, stdout) = mpsc::channel(WAITING_READS);
-        let (to_stderr, stderr) = mpsc::channel(WAITING_READS);
-        let tasks = [
-            tokio::spawn(write(stdout, tokio::io::stdout())),
-            tokio::spawn(write(stderr, tokio::io::stderr())),
-        ];
-        (Self { tasks, signals: None }, to_stdout, to_stderr)
+    pub(super) fn open() -> (Self, Screen, Screen) {
+        let (to_stdout, stdout) = Screen::open(tokio::io::stdout());
+        let (to_stderr, stderr) = Screen::open(tokio::io::stderr());
+        (Self { tasks: [stdout, stderr], signals: None }, to_stdout, to_stderr)
     }
 
     /// Lets a signal end the wait for a paused terminal.
@@ -119,8 +143,11 @@ impl Screens {
 }
 
 /// Writes all chunks, but stops at the first error, which is usually a closed pipe.
-async fn write(mut chunks: mpsc::Receiver<Vec<u8>>, mut to: impl AsyncWrite + Unpin) {
-    while let Some(chunk) = chunks.recv().await {
+async fn write(
+    mut chunks: mpsc::UnboundedReceiver<(Vec<u8>, Option<OwnedSemaphorePermit>)>,
+    mut to: impl AsyncWrite + Unpin,
+) {
+    while let Some((chunk, _room)) = chunks.recv().await {
         if to.write_all(&chunk).await.is_err() || to.flush().await.is_err() {
             return;
         }

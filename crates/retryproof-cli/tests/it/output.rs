@@ -29,6 +29,20 @@ fn with_something_to_print() -> Place {
 }
 
 #[test]
+fn json_has_no_control_character_that_a_terminal_obeys() {
+    let place = Place::sqlite();
+    assert_eq!(code(&place.run(&[], r"printf 'a\302\2332Jb\177'").output().unwrap()), 0);
+    for format in ["json", "jsonl"] {
+        let get = ["get", "work", "k", "--body", "--output", format];
+        let got = place.retryproof(get).output().unwrap().stdout;
+        let raw = got.windows(2).any(|two| two == [0xc2, 0x9b]) || got.contains(&0x7f);
+        assert!(!raw, "{}", String::from_utf8_lossy(&got).escape_debug());
+        let value: serde_json::Value = serde_json::from_slice(&got).unwrap();
+        assert!(value.to_string().contains("a\u{9b}2Jb\u{7f}"), "{value}");
+    }
+}
+
+#[test]
 fn a_closed_pipe_is_no_failure() {
     let place = with_something_to_print();
     let verbs: [&[&str]; 22] = [

@@ -123,6 +123,26 @@ fn run_1_a_paused_reader_delays_the_command_but_not_the_heartbeat() {
 }
 
 #[test]
+fn run_1_a_reader_that_reads_nothing_keeps_no_finished_command_unrecorded() {
+    let place = Place::sqlite();
+    let options = ["--lease", "PT1S", "--wait", "PT0S"];
+    // The first line fills the pipe, and the others fill every queue behind it.
+    let script = "echo run >> runs; head -c 65536 /dev/zero | tr '\\0' x
+                  for i in $(seq 40); do echo $i; sleep 0.01; done; echo > done";
+    let mut first = started(&mut place.run(&options, script));
+    eventually("the end of the command", || place.path("done").exists().then_some(()));
+    eventually("the record", || {
+        let got = place.retryproof(["get", "work", "k"]).output().unwrap();
+        out(&got).contains("complete").then_some(())
+    });
+    let pid = rustix::process::Pid::from_child(&first);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    eventually("the end of the wait for the reader", || first.try_wait().unwrap());
+    assert_eq!(code(&place.run(&options, script).output().unwrap()), 0);
+    assert_eq!(place.read("runs"), "run\n", "the work runs once");
+}
+
+#[test]
 fn a_process_in_the_background_does_not_keep_the_run_alive() {
     let place = Place::sqlite();
     let run = place.run(&[], "sleep 300 & echo $! > pid; echo started").output().unwrap();
