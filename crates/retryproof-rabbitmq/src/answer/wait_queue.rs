@@ -22,8 +22,8 @@ use tokio::sync::Mutex;
 
 use retryproof_core::{Error, Result};
 
-use crate::error::{connection_lost, invalid_setting, too_large};
-use crate::receive::connection::{BrokerConnection, with_timeout};
+use crate::error::{connection_lost, driver_error, invalid_setting, too_large};
+use crate::receive::connection::{BrokerConnection, closed, with_timeout};
 use crate::receive::url::BrokerUrl;
 use crate::topology::{dead_lettering_to, declare};
 
@@ -176,7 +176,9 @@ async fn confirming(connection: &BrokerConnection) -> Result<Channel> {
     Ok(channel)
 }
 
-/// Publishes a message and waits until the broker confirms it.
+/// Publishes a message and waits until the broker confirms it, for as long as the channel is open. A
+/// broker that is short of memory or disk confirms late. The copy stays on its way meanwhile, so a
+/// time limit would only lead to a second copy.
 async fn publish(
     channel: &Channel,
     queue: &str,
@@ -187,7 +189,12 @@ async fn publish(
     let confirmed = async {
         channel.basic_publish("".into(), queue.into(), options, body, properties).await?.await
     };
-    let published = match with_timeout(confirmed).await {
+    let confirmed = tokio::select! {
+        biased;
+        confirmed = confirmed => confirmed.map_err(driver_error),
+        () = closed(channel) => Err(connection_lost()),
+    };
+    let published = match confirmed {
         Ok(Confirmation::Ack(None)) => return Ok(()),
         Ok(Confirmation::Ack(Some(_))) => invalid_setting("the broker no longer has the queue"),
         Ok(_) => Error::unavailable(

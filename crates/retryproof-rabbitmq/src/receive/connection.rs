@@ -64,6 +64,13 @@ pub(crate) async fn with_timeout<T>(call: impl Future<Output = lapin::Result<T>>
     }
 }
 
+/// Resolves when the channel has ended. Polls, for the same reason as [`BrokerConnection::lost`].
+pub(crate) async fn closed(channel: &Channel) {
+    while channel.status().connected() {
+        sleep(LOSS_CHECK_INTERVAL).await;
+    }
+}
+
 /// Signals that the connection over which a message arrived is no longer in use.
 #[derive(Clone)]
 pub(crate) struct ConnectionLost(watch::Receiver<()>);

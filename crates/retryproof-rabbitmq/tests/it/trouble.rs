@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use retryproof_core::listener::{Reason, Verdict};
+use retryproof_core::listener::{Poison, Reason, Verdict};
 use retryproof_core::observe::{LeaseEvent, Observer};
 use retryproof_core::{IdempotencyEngine, Recorded};
 use retryproof_memory::MemoryStore;
@@ -98,6 +98,32 @@ async fn lst_2_work_goes_on_while_the_broker_is_away_and_is_not_repeated() {
     running.answered(Reason::Replayed, 1).await;
     assert_eq!(gate.begun(), 1);
     running.stop().await.expect("stopped");
+    queues.clean().await;
+}
+
+/// A broker that is short of memory or disk, or whose queue has no majority, confirms nothing for as
+/// long as that lasts.
+#[tokio::test]
+async fn lst_2_a_copy_that_is_confirmed_late_is_not_published_again() {
+    let queues = TestQueues::new().await;
+    let (proxy, through) = proxied().await;
+    let listener = queues.listener_at(&through).build().expect("built");
+    let (stalling, seen) = (Arc::clone(&proxy), AtomicUsize::new(0));
+    let running = Running::handling(listener, move |_: Delivery| {
+        // The connection for copies is open when the second message comes.
+        stalling.stall(seen.fetch_add(1, Ordering::SeqCst) == 1);
+        async { Err(Poison::Unreadable) }
+    });
+    queues.publish("k", "first").await;
+    eventually("the first letter", async || queues.ready(&queues.dead()).await == 1).await;
+    queues.publish("k", "second").await;
+    running.answered(Reason::Poison(Poison::Unreadable), 2).await;
+    // Longer than the timeout of a call, and than the pause before another attempt.
+    tokio::time::sleep(Duration::from_secs(13)).await;
+    proxy.stall(false);
+    eventually("the second letter", async || queues.ready(&queues.dead()).await >= 2).await;
+    running.stop().await.expect("stopped");
+    assert_eq!(queues.ready(&queues.dead()).await, 2, "one letter for each message");
     queues.clean().await;
 }
 
