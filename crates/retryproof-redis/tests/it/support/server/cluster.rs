@@ -96,6 +96,23 @@ impl Cluster {
     /// Returns the number of the node that serves a slot, as the running nodes see it.
     pub(crate) async fn serving(&self, slot: u16) -> usize {
         let running = self.nodes.iter().find(|node| node.process.is_some()).expect("a node");
+        self.serving_as_seen_by(running, slot).await
+    }
+
+    /// Waits until every running node knows that `node` serves the slot. Until then, a failover can
+    /// give the slot to another shard, and the slot's keys are lost.
+    pub(crate) async fn until_known(&self, slot: u16, node: usize) {
+        let known = async {
+            for running in self.nodes.iter().filter(|node| node.process.is_some()) {
+                while self.serving_as_seen_by(running, slot).await != node {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, known).await.expect("all nodes know the slot's node");
+    }
+
+    async fn serving_as_seen_by(&self, running: &Server, slot: u16) -> usize {
         let ranges: Vec<Value> = ask(&mut running.stranger().await, "CLUSTER SLOTS").await;
         for range in &ranges {
             let Value::Array(range) = range else { panic!("{ranges:?}") };
