@@ -101,8 +101,7 @@ async fn lst_2_work_goes_on_while_the_broker_is_away_and_is_not_repeated() {
     queues.clean().await;
 }
 
-/// A broker that is short of memory or disk, or whose queue has no majority, confirms nothing for as
-/// long as that lasts.
+/// A broker that is short of memory or disk confirms nothing for as long as the shortage lasts.
 #[tokio::test]
 async fn lst_2_a_copy_that_is_confirmed_late_is_not_published_again() {
     let queues = TestQueues::new().await;
