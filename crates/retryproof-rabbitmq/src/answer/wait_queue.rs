@@ -176,9 +176,9 @@ async fn confirming(connection: &BrokerConnection) -> Result<Channel> {
     Ok(channel)
 }
 
-/// Publishes a message, and waits until the broker confirms it or the channel ends. A broker that is
-/// short of memory or disk confirms late. The copy stays on its way meanwhile, so a time limit would
-/// lead to a second copy.
+/// Publishes a message, and waits until the broker confirms it or the channel ends. A broker that
+/// is short of memory or disk confirms late. The copy stays on its way meanwhile, so a time limit
+/// would lead to a second copy.
 async fn publish(
     channel: &Channel,
     queue: &str,
