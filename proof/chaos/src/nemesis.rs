@@ -202,9 +202,9 @@ impl<'a> Nemesis<'a> {
 
     fn every(&self, kind: &str) -> u64 {
         match kind {
-            // A worker is stopped for about as long as a lease. If leases are short, stops can
-            // therefore be more frequent.
-            "stop" => self.stop_every().min(self.lease_ms.1).max(150),
+            // A stop mostly takes less than half of the longest lease. If leases are short, stops
+            // are therefore more frequent, so that enough calls overlap one.
+            "stop" => self.stop_every().min(self.lease_ms.1 / 2).max(150),
             "failover"
                 if self.server.as_ref().is_some_and(|server| server.url().starts_with("mysql")) =>
             {
