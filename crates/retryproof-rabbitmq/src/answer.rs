@@ -12,7 +12,7 @@ use retryproof_core::listener::{Backoff, Verdict};
 use retryproof_core::{ErrorKind, Result};
 
 use crate::dead_letter::{copied_properties, publish_dead_letter};
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, MessageCounts};
 use crate::error::too_large;
 use crate::receive::connection::{ConnectionLost, with_timeout};
 use wait_queue::{RequeuePublisher, Sending};
@@ -37,19 +37,20 @@ impl BrokerReplies {
         *self.answered.borrow()
     }
 
-    /// Answers a message according to its verdict. If the connection is lost, the message cannot be
+    /// Answers a message according to its verdict. A copy of the message gets `counts`. If the connection is lost, the message cannot be
     /// acknowledged, and the broker delivers it again. A driver call on a lost connection might
     /// never resolve, so `answer` also stops waiting when `lost` resolves.
     pub(crate) async fn answer(
         &self,
         verdict: Verdict,
+        counts: MessageCounts,
         delivery: &Delivery,
         acker: &Acker,
         mut lost: ConnectionLost,
     ) {
         let answered = tokio::select! {
             biased;
-            answered = self.send(verdict, delivery, acker) => answered,
+            answered = self.send(verdict, counts, delivery, acker) => answered,
             () = lost.wait() => false,
         };
         if answered {
@@ -63,10 +64,16 @@ impl BrokerReplies {
 
     /// Moves the message as its verdict requires, and acknowledges it. Returns whether the answer
     /// reached the broker.
-    async fn send(&self, verdict: Verdict, delivery: &Delivery, acker: &Acker) -> bool {
+    async fn send(
+        &self,
+        verdict: Verdict,
+        counts: MessageCounts,
+        delivery: &Delivery,
+        acker: &Acker,
+    ) -> bool {
         let mut failed_moves = 0_u32;
         let answered = loop {
-            match self.move_away(verdict, delivery).await {
+            match self.move_away(verdict, counts, delivery).await {
                 Ok(()) => break with_timeout(acker.ack(BasicAckOptions::default())).await,
                 // The listener keeps the message, because a nack would count against the queue's
                 // delivery limit.
@@ -98,13 +105,16 @@ impl BrokerReplies {
 
     /// Publishes a copy of the message if the verdict needs one. If the copy is too large for the
     /// broker, the message cannot be delayed, so it becomes a dead letter.
-    async fn move_away(&self, verdict: Verdict, delivery: &Delivery) -> Result<()> {
-        let failures = delivery.failures_after(&verdict);
+    async fn move_away(
+        &self,
+        verdict: Verdict,
+        counts: MessageCounts,
+        delivery: &Delivery,
+    ) -> Result<()> {
         let (reason, sending) = match verdict {
             Verdict::Ack { .. } => return Ok(()),
             Verdict::Nack { after, reason, .. } => {
-                let outages = delivery.outages_after(&verdict);
-                let copy = copied_properties(delivery.message(), failures, outages);
+                let copy = copied_properties(delivery.message(), counts);
                 match self.publisher.publish_delayed(after, delivery.payload(), copy).await {
                     Err(error) if too_large(&error).is_some() => {
                         tracing::error!(%error, "message too large to be delayed; it becomes a dead \
@@ -117,6 +127,7 @@ impl BrokerReplies {
             Verdict::DeadLetter { reason, .. } => (reason, Sending::Shared),
         };
         let queue = &self.dead_letters;
+        let failures = counts.failures;
         publish_dead_letter(&self.publisher, queue, delivery, failures, reason, sending).await
     }
 }

@@ -11,7 +11,7 @@ use retryproof_core::listener::Reason;
 use retryproof_core::listener::dead_letter::{LetterContent, OMITTED, REASON};
 
 use crate::answer::wait_queue::{RequeuePublisher, Sending};
-use crate::delivery::{Delivery, EXCHANGE, FAILURES, Message, OUTAGES, ROUTING_KEY};
+use crate::delivery::{Delivery, EXCHANGE, FAILURES, Message, MessageCounts, OUTAGES, ROUTING_KEY};
 use crate::error::too_large;
 
 /// Publishes the letter and waits until the broker confirms it. If the broker reports the letter as
@@ -41,7 +41,8 @@ pub(crate) async fn publish_dead_letter(
 }
 
 /// Returns the properties of a copy of `message` for a wait queue. The copy keeps the headers.
-pub(crate) fn copied_properties(message: &Message, failures: u32, outages: u32) -> BasicProperties {
+pub(crate) fn copied_properties(message: &Message, counts: MessageCounts) -> BasicProperties {
+    let MessageCounts { failures, outages } = counts;
     properties(message, &[(FAILURES, failures), (OUTAGES, outages)], &[], true)
 }
 
@@ -106,7 +107,7 @@ fn properties(
 
 /// Whether the broker or this listener would act on the header. A copy must not keep such a header.
 fn is_acted_on(header: &str) -> bool {
-    matches!(header, "CC" | "BCC" | "x-death" | "x-delivery-count" | OUTAGES)
+    matches!(header, "CC" | "BCC" | "x-death" | "x-delivery-count" | FAILURES | OUTAGES | REASON)
         || header.starts_with("x-first-death-")
         || header.starts_with("x-last-death-")
 }
@@ -166,7 +167,8 @@ mod tests {
             (copy.message().message_id(), copy.header("tenant").as_deref()),
             (Some("m-1"), Some("blue"))
         );
-        assert_eq!((copy.failures(), copy.header(REASON).as_deref()), (3, Some("failed")));
+        assert_eq!(copy.header(FAILURES).as_deref(), Some("3"));
+        assert_eq!((copy.failures(), copy.header(REASON).as_deref()), (0, Some("failed")));
         assert_eq!(copy.message().properties().delivery_mode(), &Some(2));
         assert_eq!(
             (copy.message().properties().expiration(), copy.message().properties().user_id()),
@@ -186,12 +188,26 @@ mod tests {
     #[test]
     fn lst_2_outages_are_counted_apart_from_failures_and_forgotten_when_the_store_answers() {
         let first = message(BasicProperties::default());
-        let away = delivery(copied_properties(&first, 2, 5));
         let outage = Verdict::of_rejected(&Rejected::Store(Error::unavailable("planted")));
-        assert_eq!((away.failures(), away.outages_after(&outage)), (2, 6));
-        let answered = delivery(copied_properties(away.message(), 3, 0));
-        assert_eq!((answered.failures(), answered.outages_after(&outage)), (3, 1));
-        assert_eq!(answered.outages_after(&Verdict::failed()), 0);
+        let counts = |failures, outages| MessageCounts { failures, outages };
+        let away = delivery(copied_properties(&first, counts(2, 5)));
+        assert_eq!(away.counts_after(&outage), counts(2, 6));
+        let answered = delivery(copied_properties(away.message(), counts(3, 0)));
+        assert_eq!(answered.counts_after(&outage), counts(3, 1));
+        assert_eq!(answered.counts_after(&Verdict::failed()), counts(4, 0));
+    }
+
+    #[test]
+    fn lst_2_a_dead_letter_that_was_moved_back_starts_again_and_its_copies_count() {
+        let first = message(BasicProperties::default());
+        let back = delivery(letter_properties(&first, 3, Reason::Failed, LetterContent::WHOLE));
+        let counts = back.counts_after(&Verdict::delayed(std::time::Duration::ZERO));
+        assert_eq!(counts, MessageCounts { failures: 0, outages: 0 });
+        let delayed = delivery(copied_properties(back.message(), counts));
+        assert_eq!((delayed.failures(), delayed.header(FAILURES)), (0, None));
+        let failed = back.counts_after(&Verdict::failed());
+        let again = delivery(copied_properties(back.message(), failed));
+        assert_eq!((again.failures(), again.header(REASON)), (1, None));
     }
 
     #[test]

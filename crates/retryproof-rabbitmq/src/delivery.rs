@@ -8,6 +8,7 @@ use std::sync::Arc;
 use lapin::BasicProperties;
 use lapin::message::Delivery as BrokerDelivery;
 use lapin::types::{AMQPValue, ShortString};
+use retryproof_core::listener::dead_letter::REASON;
 use retryproof_core::listener::{
     AnyDelivery, MessageCall, MessageSettings, Poison, Reason, Verdict, json,
 };
@@ -21,6 +22,14 @@ pub(crate) const OUTAGES: &str = "retryproof-outages";
 /// The headers with the exchange and the routing key of the first publish.
 pub(crate) const EXCHANGE: &str = "retryproof-exchange";
 pub(crate) const ROUTING_KEY: &str = "retryproof-routing-key";
+
+/// How often the work on a message has failed, and how often in a row the store was unavailable.
+/// Copies of the message carry both counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MessageCounts {
+    pub(crate) failures: u32,
+    pub(crate) outages: u32,
+}
 
 /// One delivery of a message, cheap to clone.
 ///
@@ -124,26 +133,25 @@ impl Delivery {
     }
 
     /// Returns how many times the work has failed so far. A delivery does not count as a failure if
-    /// another delivery with the same key was in flight, or if the store was unavailable.
+    /// another delivery with the same key was in flight, or if the store was unavailable. A dead
+    /// letter that was moved back to the queue starts at 0.
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.0.message.count(FAILURES)
     }
 
-    /// Returns the number of failures so far, including `verdict` if it is a failed attempt.
-    pub(crate) fn failures_after(&self, verdict: &Verdict) -> u32 {
-        self.failures().saturating_add(u32::from(verdict.is_failed_attempt()))
-    }
-
-    /// Returns how many consecutive times the store was unavailable, counting `verdict`; 0 if
-    /// `verdict` has another reason.
-    pub(crate) fn outages_after(&self, verdict: &Verdict) -> u32 {
-        match verdict {
+    /// Returns the message's counts, including `verdict`, which must be the handler's own: the
+    /// attempt rules can turn a failed attempt into a dead letter, which is not counted. An answer
+    /// of the store ends its outages.
+    pub(crate) fn counts_after(&self, verdict: &Verdict) -> MessageCounts {
+        let failures = self.failures().saturating_add(u32::from(verdict.is_failed_attempt()));
+        let outages = match verdict {
             Verdict::Nack { reason: Reason::Store, .. } => {
                 self.0.message.count(OUTAGES).saturating_add(1)
             }
             _ => 0,
-        }
+        };
+        MessageCounts { failures, outages }
     }
 
     /// The message itself.
@@ -237,7 +245,12 @@ impl Message {
         &self.properties
     }
 
+    /// Returns a count of this listener's. The counts of a dead letter are of the attempts before
+    /// it: if it is moved back to the queue, it gets all its attempts again.
     fn count(&self, name: &str) -> u32 {
+        if self.header(REASON).is_some() {
+            return 0;
+        }
         self.header(name).and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 }

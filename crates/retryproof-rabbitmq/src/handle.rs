@@ -9,7 +9,7 @@ use retryproof_core::listener::{
 use tokio::time::{Instant, sleep_until};
 
 use crate::answer::{BrokerReplies, MAX_HOLD};
-use crate::delivery::{Delivery, KeyOf, Message};
+use crate::delivery::{Delivery, KeyOf, Message, MessageCounts};
 use crate::receive::connection::ConnectionLost;
 
 /// The state that all messages of one run share.
@@ -38,16 +38,16 @@ impl HandlerContext {
         let (message, messages) = (Message::new(received), Arc::clone(&self.messages));
         let delivery = Delivery::new(message, messages, &*self.key_of, self.subject_of.as_deref());
         let verdict = delivery.call().handle(|| handler(delivery.clone())).await;
-        let verdict = self.judge(verdict, &delivery);
+        let counts = delivery.counts_after(&verdict);
+        let verdict = self.judge(verdict, counts);
         self.counters.count(&verdict);
         verdict.log("rabbitmq", delivery.call().identity());
-        self.replies.answer(verdict, &delivery, &acker, lost).await;
+        self.replies.answer(verdict, counts, &delivery, &acker, lost).await;
     }
 
-    fn judge(&self, verdict: Verdict, delivery: &Delivery) -> Verdict {
+    fn judge(&self, verdict: Verdict, counts: MessageCounts) -> Verdict {
         self.store_pause.note(verdict.reason(), self.rules.backoff());
-        let failures = delivery.failures_after(&verdict);
-        self.rules.judge(verdict, failures.into(), delivery.outages_after(&verdict))
+        self.rules.judge(verdict, counts.failures.into(), counts.outages)
     }
 }
 

@@ -56,9 +56,13 @@ async fn lst_2_work_that_never_succeeds_is_a_dead_letter_after_its_limit() {
     queues.publish("k", "paid").await;
     let dead = queues.take(&queues.dead()).await;
     assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some("failed"), &b"paid"[..]));
-    assert_eq!(running.counters.count_of(Reason::Failed), 3);
+    assert_eq!((dead.failures, running.counters.count_of(Reason::Failed)), (Some(3), 3));
     let counters = running.counters.read();
     assert_eq!((counters.nacks, counters.dead_letters), (2, 1));
+    // An operator moves the letter back, with its headers. It gets as many attempts again.
+    queues.send(&dead.body, dead.properties).await;
+    let again = queues.take(&queues.dead()).await;
+    assert_eq!((again.failures, running.counters.count_of(Reason::Failed)), (Some(3), 6));
     running.stop().await.expect("stopped");
     queues.clean().await;
 }

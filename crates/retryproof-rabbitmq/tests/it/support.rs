@@ -48,6 +48,8 @@ pub(crate) struct Found {
     pub(crate) omitted: Option<String>,
     pub(crate) exchange: Option<String>,
     pub(crate) trace: Option<String>,
+    pub(crate) failures: Option<i64>,
+    pub(crate) properties: BasicProperties,
 }
 
 impl TestQueues {
@@ -138,12 +140,18 @@ impl TestQueues {
             AMQPValue::LongString(text) => Some(text.to_string()),
             _ => None,
         };
+        let count = |name: &str| match delivery.properties.headers().as_ref()?.inner().get(name)? {
+            AMQPValue::LongLongInt(count) => Some(*count),
+            _ => None,
+        };
         Found {
+            failures: count("retryproof-failures"),
             why: header("retryproof-reason"),
             omitted: header("retryproof-omitted"),
             exchange: header("retryproof-exchange"),
             trace: header("trace"),
             body: delivery.data,
+            properties: delivery.properties,
         }
     }
 

@@ -79,8 +79,9 @@ pub(super) fn rabbitmq(input: &[u8]) -> u64 {
     let key_of = |message: &Message| message.message_id().map(str::to_owned);
     let delivery = Delivery::new(message, Arc::clone(&SETTINGS), &key_of, None);
     let failed = Verdict::failed();
-    assert!(delivery.failures_after(&failed) >= delivery.failures());
-    assert_eq!(delivery.outages_after(&failed), 0);
+    let counts = delivery.counts_after(&failed);
+    assert!(counts.failures >= delivery.failures());
+    assert_eq!(counts.outages, 0);
     assert_eq!(delivery.payload(), body);
     let shown = format!("{delivery:?}");
     assert!(shown.len() < 400, "{shown}");
