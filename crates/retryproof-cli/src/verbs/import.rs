@@ -15,9 +15,9 @@ use retryproof::store::{
 };
 use retryproof::{
     Error, ErrorKind, IdempotencyConfig, IdempotencyStore as _, Identity, OwnerId, SharedStore,
-    connect_with,
+    Tombstone, connect_with,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -29,13 +29,14 @@ use crate::interrupt::Interrupt;
 use crate::output::{Printer, remark};
 use crate::record_line::RecordLine;
 use crate::time::now_millis;
+use counts::{ImportCounts, Imported};
+
+mod counts;
 
 /// How many records are written at the same time.
 const AT_ONCE: usize = 16;
 /// The largest line that an import accepts, in bytes.
 const MAX_LINE: u64 = 1 << 30;
-/// How many refused lines are listed on stderr.
-const NAMED: u64 = 20;
 /// How many lines are read between two lines of progress.
 const LINES_PER_REMARK: u64 = 100_000;
 /// How long a key stays taken if the import ends between the acquire and the completion of its
@@ -43,31 +44,6 @@ const LINES_PER_REMARK: u64 = 100_000;
 const LEASE: Duration = Duration::from_secs(10);
 /// The holder's label in imported records.
 const HOLDER: &str = "retryproof import";
-
-/// How many lines had each result.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct ImportCounts {
-    pub(super) created: u64,
-    /// The store already has a complete record, which stays unchanged.
-    pub(super) existing: u64,
-    /// The store has a record in progress, which stays unchanged.
-    pub(super) busy: u64,
-    pub(super) expired: u64,
-    /// The record was in progress when it was exported.
-    pub(super) unfinished: u64,
-    pub(super) refused: u64,
-}
-
-/// The result of one line.
-#[derive(Debug)]
-enum Imported {
-    Created,
-    Existing,
-    Busy,
-    Expired,
-    Unfinished,
-    Refused(String),
-}
 
 type Lines = mpsc::Receiver<io::Result<Vec<u8>>>;
 
@@ -109,10 +85,10 @@ pub(crate) async fn import(
     let mut counts = ImportCounts::default();
     let end = all(&store, lines(source), &interrupt, &mut counts).await;
     let outcome = if end.is_ok() { "applied" } else { "incomplete" };
-    trail.outcome(outcome, json!({ "records": as_json(&counts) })).await;
-    let rows = rows(&counts).map(|(name, count)| (name, count.to_string()));
-    print.one(&rows, &as_json(&counts))?;
-    remark_rest(&counts);
+    trail.outcome(outcome, json!({ "records": counts.as_json() })).await;
+    let rows = counts.rows().map(|(name, count)| (name, count.to_string()));
+    print.one(&rows, &counts.as_json())?;
+    counts.remark_rest();
     end?;
     Ok(if counts.refused > 0 { exit::REFUSED } else { exit::OK })
 }
@@ -194,24 +170,6 @@ impl ImportBatch {
     }
 }
 
-impl ImportCounts {
-    fn add(&mut self, imported: Imported, number: u64) {
-        match imported {
-            Imported::Created => self.created += 1,
-            Imported::Existing => self.existing += 1,
-            Imported::Busy => self.busy += 1,
-            Imported::Expired => self.expired += 1,
-            Imported::Unfinished => self.unfinished += 1,
-            Imported::Refused(why) => {
-                self.refused += 1;
-                if self.refused <= NAMED {
-                    remark(format_args!("line {number} was not imported: {why}"));
-                }
-            }
-        }
-    }
-}
-
 /// Imports one record. An error means that the store does not work.
 async fn one(store: SharedStore, record: RecordLine) -> Result<Imported, Error> {
     let RecordLine { id, result, fingerprint, expires_at, .. } = record;
@@ -220,17 +178,21 @@ async fn one(store: SharedStore, record: RecordLine) -> Result<Imported, Error> 
     if left == 0 {
         return Ok(Imported::Expired);
     }
-    let done = Completion::new(result, Duration::from_millis(left), fingerprint);
+    let ttl = Duration::from_millis(left);
+    let done = Completion::new(result, ttl, fingerprint);
     if done.ttl > store.profile().max_duration {
         return Ok(Imported::Refused(
             "it expires later than this store can keep a record".to_owned(),
         ));
     }
-    // A result that is already sealed is left unchanged. Any other result is sealed here if this
-    // store seals results.
-    let created = match store.seal(&id, None, done).await {
-        Ok(done) => create(&store, &id, &done).await,
-        Err(error) => Err(error),
+    let created = match create_sealed(&store, &id, done).await {
+        // The key was destroyed, so no result may be stored under it. The work of the record is
+        // done all the same, and must not run again.
+        Err(error) if error.kind() == ErrorKind::Codec => {
+            let gone = Completion::new(Tombstone::new().into_envelope(), ttl, fingerprint);
+            create_sealed(&store, &id, gone).await.map(Imported::without_result)
+        }
+        created => created,
     };
     match created {
         Err(error)
@@ -243,6 +205,17 @@ async fn one(store: SharedStore, record: RecordLine) -> Result<Imported, Error> 
         }
         imported => imported,
     }
+}
+
+/// Seals a result if this store seals results and the result is not sealed yet, and creates its
+/// record.
+async fn create_sealed(
+    store: &SharedStore,
+    id: &Identity,
+    done: Completion,
+) -> Result<Imported, Error> {
+    let done = store.seal(id, None, done).await?;
+    create(store, id, &done).await
 }
 
 /// Creates a complete record, unless the store already has a record.
@@ -329,42 +302,6 @@ fn lines(source: impl Read + Send + 'static) -> Lines {
         }
     });
     receiver
-}
-
-fn rows(counts: &ImportCounts) -> [(&'static str, u64); 6] {
-    [
-        ("created", counts.created),
-        ("existing", counts.existing),
-        ("in progress", counts.busy),
-        ("expired", counts.expired),
-        ("unfinished", counts.unfinished),
-        ("refused", counts.refused),
-    ]
-}
-
-fn as_json(counts: &ImportCounts) -> Value {
-    rows(counts).into_iter().map(|(name, count)| (name.replace(' ', "_"), json!(count))).collect()
-}
-
-/// Prints remarks about the lines that were not imported.
-fn remark_rest(counts: &ImportCounts) {
-    if counts.refused > NAMED {
-        remark(format_args!("further lines that were not imported: {}", counts.refused - NAMED));
-    }
-    if counts.busy > 0 {
-        remark(format_args!(
-            "records that were not imported, because their keys are in progress in this store: {}; \
-             import again when the work under these keys has ended",
-            counts.busy
-        ));
-    }
-    if counts.unfinished > 0 {
-        remark(format_args!(
-            "records that were not imported, because they were in progress when they were \
-             exported: {}; with this store, the next call runs their work",
-            counts.unfinished
-        ));
-    }
 }
 
 #[cfg(test)]

@@ -267,19 +267,22 @@ async fn seal_8_the_keys_can_be_in_postgres() {
     admin.execute(sqlx::AssertSqlSafe(drop)).await.unwrap();
 }
 
+/// Exports the records of a store, and imports them into another one.
+fn moved(from: &Place, to: &Place) -> Output {
+    let lines = run(from, &["export"], 0);
+    std::fs::write(to.path("records.jsonl"), &lines.stdout).unwrap();
+    let imported = run(to, &["import", "records.jsonl", "--reason", "a test", "--yes"], 0);
+    std::fs::remove_file(to.path("records.jsonl")).unwrap();
+    assert!(out(&imported).contains("created"), "{}", out(&imported));
+    imported
+}
+
 /// An export leaves sealed results sealed, and an import into a store with sealed results writes no
 /// plain result.
 #[test]
 fn seal_5_sealed_answers_move_as_they_are() {
     let (plain, sealed) = (Place::hashed_sqlite(), Place::sealed_sqlite());
     assert_eq!(executed(&plain, "echo canary-$((40+2))"), "canary-42\n");
-    let moved = |from: &Place, to: &Place| {
-        let lines = run(from, &["export"], 0);
-        std::fs::write(to.path("records.jsonl"), &lines.stdout).unwrap();
-        let imported = run(to, &["import", "records.jsonl", "--reason", "a test", "--yes"], 0);
-        std::fs::remove_file(to.path("records.jsonl")).unwrap();
-        assert!(out(&imported).contains("created"), "{}", out(&imported));
-    };
     moved(&plain, &sealed);
     assert!(!found(&sealed, "canary-42"), "an imported answer is in a file");
     assert_eq!(executed(&sealed, "echo twice"), "canary-42\n");
@@ -288,6 +291,23 @@ fn seal_5_sealed_answers_move_as_they_are() {
     std::fs::copy(sealed.path("keys.db"), other.path("keys.db")).unwrap();
     moved(&sealed, &other);
     assert_eq!(executed(&other, "echo twice"), "canary-42\n");
+}
+
+/// An import into a store that has destroyed the scope's key stores no result, and the work of the
+/// imported record does not run again.
+#[test]
+fn seal_4_ops_7_a_result_without_a_key_is_imported_as_a_tombstone() {
+    let (plain, sealed) = (Place::hashed_sqlite(), Place::sealed_sqlite());
+    executed(&plain, "echo canary-$((40+2))");
+    run(&sealed, &["run", "work", "other", "--", "echo", "another"], 0);
+    let destroy = "UPDATE retryproof_keys SET master=NULL, wrapped=NULL, destroyed_at=1";
+    rusqlite::Connection::open(sealed.path("keys.db")).unwrap().execute_batch(destroy).unwrap();
+    let imported = moved(&plain, &sealed);
+    let said = format!("{}{}", out(&imported), err(&imported));
+    assert!(said.contains("\"tombstones\":1") && said.contains("does not run again"), "{said}");
+    let again = sealed.run(&[], "touch ran").output().unwrap();
+    assert!(code(&again) != 0 && !sealed.path("ran").exists(), "{}", err(&again));
+    assert!(!found(&sealed, "canary-42"), "an answer is in a file");
 }
 
 /// A sealed answer that was changed, cut off or moved to another record cannot be opened. Each verb

@@ -6,6 +6,7 @@ use retryproof::{
     StoredResult,
 };
 use retryproof_testkit::{Fault, FaultStore, Faults, Operation};
+use serde_json::Value;
 
 use super::*;
 use crate::verbs::export::{ExportCounts, records};
