@@ -82,7 +82,7 @@ async fn execute(
     show_keys: bool,
 ) -> Result<u8, VerbError> {
     let name = shown(held.lease().identity(), show_keys);
-    let Execution { end, capture, mut screens } =
+    let Execution { end, capture, mut output_tasks } =
         command::execute(&arguments.command, held.lease(), arguments.max_output).await;
     let code = match end {
         CommandEnd::NotStarted(error) => {
@@ -152,7 +152,7 @@ async fn execute(
     // A release or completion that is not yet confirmed might still be running. Wait until it ends,
     // but at most for the operation timeout.
     engine.shutdown(engine.config().operation_timeout).await;
-    screens.shown().await;
+    output_tasks.finish().await;
     code
 }
 

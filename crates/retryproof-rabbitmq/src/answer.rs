@@ -37,9 +37,10 @@ impl BrokerReplies {
         *self.answered.borrow()
     }
 
-    /// Answers a message according to its verdict. A copy of the message gets `counts`. If the connection is lost, the message cannot be
-    /// acknowledged, and the broker delivers it again. A driver call on a lost connection might
-    /// never resolve, so `answer` also stops waiting when `lost` resolves.
+    /// Answers a message according to its verdict. A copy of the message gets `counts`. If the
+    /// connection is lost, the message cannot be acknowledged, and the broker delivers it again. A
+    /// driver call on a lost connection might never resolve, so `answer` also stops waiting when
+    /// `lost` resolves.
     pub(crate) async fn answer(
         &self,
         verdict: Verdict,

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::capture::Capture;
-use super::pump::{Pump, Screens};
+use super::pump::{OutputTasks, Pump};
 use super::shim::StartReport;
 use super::signals::{self, Signals};
 use crate::recording::Stream;
@@ -41,7 +41,7 @@ pub(super) struct Execution {
     pub(super) end: CommandEnd,
     pub(super) capture: Capture,
     /// The tasks that may still be writing output to stdout and stderr.
-    pub(super) screens: Screens,
+    pub(super) output_tasks: OutputTasks,
 }
 
 /// Runs the command to its end. On Linux, the command is killed when the thread that started it
@@ -49,7 +49,7 @@ pub(super) struct Execution {
 pub(super) async fn execute(command: &[OsString], lease: &Lease, max_output: usize) -> Execution {
     let capture = RefCell::new(Capture::new(max_output));
     let report = RefCell::new(StartReport::new());
-    let (mut screens, to_stdout, to_stderr) = Screens::open();
+    let (mut output_tasks, to_stdout, to_stderr) = OutputTasks::open();
     let started = Signals::new().and_then(|signals| {
         let child = start(command, lease, &report.borrow())?;
         Ok((signals, child))
@@ -58,15 +58,15 @@ pub(super) async fn execute(command: &[OsString], lease: &Lease, max_output: usi
         Ok(started) => started,
         Err(error) => {
             let capture = capture.into_inner();
-            return Execution { end: CommandEnd::NotStarted(error), capture, screens };
+            return Execution { end: CommandEnd::NotStarted(error), capture, output_tasks };
         }
     };
     let (has_exited, exited) = watch::channel(false);
-    let pump = |stream, report, screen| Pump {
+    let pump = |stream, report, output| Pump {
         stream,
         capture: &capture,
         report,
-        screen,
+        output,
         exited: exited.clone(),
     };
     let stdout = pump(Stream::Stdout, None, to_stdout);
@@ -99,8 +99,8 @@ pub(super) async fn execute(command: &[OsString], lease: &Lease, max_output: usi
             end_of(watched)
         }
     };
-    screens.interruptible(Some(signals));
-    Execution { end, capture: capture.into_inner(), screens }
+    output_tasks.interruptible(Some(signals));
+    Execution { end, capture: capture.into_inner(), output_tasks }
 }
 
 fn start(command: &[OsString], lease: &Lease, report: &StartReport) -> io::Result<Child> {

@@ -33,7 +33,7 @@ pub(super) struct Pump<'a> {
     pub(super) capture: &'a RefCell<Capture>,
     /// `Some` for stderr, where the helper process may report that it could not start the command.
     pub(super) report: Option<&'a RefCell<StartReport>>,
-    pub(super) screen: Screen,
+    pub(super) output: OutputQueue,
     pub(super) exited: watch::Receiver<bool>,
 }
 
@@ -74,23 +74,23 @@ impl Pump<'_> {
         if !bytes.is_empty() {
             let has_room = tokio::select! {
                 biased;
-                room = Arc::clone(&self.screen.room).acquire_owned() => room.ok(),
+                room = Arc::clone(&self.output.room).acquire_owned() => room.ok(),
                 // The work is done. A terminal that is paused must not keep it unrecorded.
                 _ = self.exited.wait_for(|exited| *exited) => None,
             };
-            self.screen.queue(bytes, has_room);
+            self.output.queue(bytes, has_room);
         }
     }
 }
 
 /// Passes output on to the task that writes it. A read has room in the queue until it is written.
 #[derive(Clone)]
-pub(super) struct Screen {
+pub(super) struct OutputQueue {
     queue: mpsc::UnboundedSender<(Vec<u8>, Option<OwnedSemaphorePermit>)>,
     room: Arc<Semaphore>,
 }
 
-impl Screen {
+impl OutputQueue {
     fn open(to: impl AsyncWrite + Unpin + Send + 'static) -> (Self, JoinHandle<()>) {
         let (queue, queued) = mpsc::unbounded_channel();
         let room = Arc::new(Semaphore::new(WAITING_READS));
@@ -107,16 +107,16 @@ impl Screen {
 }
 
 /// The tasks that write to stdout and stderr of this process.
-pub(crate) struct Screens {
+pub(crate) struct OutputTasks {
     tasks: [JoinHandle<()>; 2],
     signals: Option<Signals>,
 }
 
-impl Screens {
+impl OutputTasks {
     /// Starts the tasks. Also returns the senders for output to stdout and to stderr.
-    pub(super) fn open() -> (Self, Screen, Screen) {
-        let (to_stdout, stdout) = Screen::open(tokio::io::stdout());
-        let (to_stderr, stderr) = Screen::open(tokio::io::stderr());
+    pub(super) fn open() -> (Self, OutputQueue, OutputQueue) {
+        let (to_stdout, stdout) = OutputQueue::open(tokio::io::stdout());
+        let (to_stderr, stderr) = OutputQueue::open(tokio::io::stderr());
         (Self { tasks: [stdout, stderr], signals: None }, to_stdout, to_stderr)
     }
 
@@ -126,7 +126,7 @@ impl Screens {
     }
 
     /// Waits until all output is written, or until a signal ends the wait.
-    pub(crate) async fn shown(&mut self) {
+    pub(crate) async fn finish(&mut self) {
         let [stdout, stderr] = &mut self.tasks;
         let written = async {
             // A task can fail only by panicking, and its panic has already been printed.
