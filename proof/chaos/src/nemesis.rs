@@ -55,6 +55,9 @@ const SHUTDOWN_EVERY: u64 = 18_000;
 const FAILOVER_EVERY: u64 = 30_000;
 /// The mean time between two failovers that lose nothing.
 const SAFE_FAILOVER_EVERY: u64 = 6_000;
+/// The same between clocks that are apart: after a failover, leases end early or late, and more calls
+/// are repeated.
+const APART_FAILOVER_EVERY: u64 = 12_000;
 /// A MariaDB primary has one replica. After a failover, calls get no answer until the old primary
 /// is its replica.
 const REPLICA_FAILOVER_EVERY: u64 = 12_000;
@@ -118,6 +121,8 @@ pub(crate) struct Nemesis<'a> {
     lease_ms: (u64, u64),
     /// The clock that decides when leases end.
     clock: Option<&'a mut WallClock>,
+    /// Whether the clocks of a group's nodes are apart.
+    is_apart: bool,
     /// The furthest that `clock` has been ahead.
     furthest: i64,
     /// The restart of the server or the failover of its group that is under way.
@@ -157,6 +162,7 @@ impl<'a> Nemesis<'a> {
             due: Vec::new(),
             lease_ms: plan.lease_ms,
             clock,
+            is_apart: plan.apart_ms > 0,
             furthest: 0,
             outage: None,
             slots: Slots::default(),
@@ -211,7 +217,11 @@ impl<'a> Nemesis<'a> {
                 REPLICA_FAILOVER_EVERY
             }
             "failover" if self.server.as_ref().is_some_and(|server| !server.loses_writes()) => {
-                SAFE_FAILOVER_EVERY
+                if self.is_apart {
+                    APART_FAILOVER_EVERY
+                } else {
+                    SAFE_FAILOVER_EVERY
+                }
             }
             "failover" if self.is_cluster() => SHARD_FAILOVER_EVERY,
             kind => every(kind),
