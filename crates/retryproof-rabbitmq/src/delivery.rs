@@ -245,8 +245,8 @@ impl Message {
         &self.properties
     }
 
-    /// Returns a count of this listener's. The counts of a dead letter are of the attempts before
-    /// it: if it is moved back to the queue, it gets all its attempts again.
+    /// Returns a count from the headers that the listener writes. A dead letter counts as 0, so that
+    /// it gets all its attempts again if it is moved back to the queue.
     fn count(&self, name: &str) -> u32 {
         if self.header(REASON).is_some() {
             return 0;

@@ -55,8 +55,8 @@ const SHUTDOWN_EVERY: u64 = 18_000;
 const FAILOVER_EVERY: u64 = 30_000;
 /// The mean time between two failovers that lose nothing.
 const SAFE_FAILOVER_EVERY: u64 = 6_000;
-/// The same between clocks that are apart: after a failover, leases end early or late, and more calls
-/// are repeated.
+/// The same between clocks that are apart. After such a failover, leases end early or late, and
+/// more calls are repeated.
 const APART_FAILOVER_EVERY: u64 = 12_000;
 /// A MariaDB primary has one replica. After a failover, calls get no answer until the old primary
 /// is its replica.

@@ -38,7 +38,7 @@ pub(super) enum Imported {
 }
 
 impl Imported {
-    /// What a line had as its result if its record was written as a tombstone.
+    /// Says that a created record is a tombstone. The other results stay as they are.
     pub(super) fn without_result(self) -> Self {
         match self {
             Self::Created => Self::Tombstone,
@@ -87,7 +87,7 @@ impl ImportCounts {
             .collect()
     }
 
-    /// Prints remarks about the lines that were not imported.
+    /// Prints remarks about the lines whose results were not imported.
     pub(super) fn remark_rest(&self) {
         if self.refused > NAMED {
             remark(format_args!("further lines that were not imported: {}", self.refused - NAMED));
