@@ -126,6 +126,8 @@ struct Done {
     verdict: Verdict,
     took: Duration,
     repeat: String,
+    /// The names of the tests that failed.
+    failed: Vec<String>,
 }
 
 /// Runs every step, even after a failure, so that one run shows all problems. Returns true if none
@@ -156,6 +158,7 @@ pub(crate) fn run_all(root: &Path) -> bool {
             println!("    {repeat}");
         }
         let began = now();
+        let mut failed = Vec::new();
         let verdict = match step.work {
             Work::Check(check) => check(root),
             Work::Run(cargo) => exit(cargo.run(root).map(|success| (success, String::new()))),
@@ -164,12 +167,12 @@ pub(crate) fn run_all(root: &Path) -> bool {
                 servers = Some(running);
                 verdict
             }
-            Work::Tests(cargo) => exit(at(cargo, servers.as_ref()).watch(root, tally::closes).map(
+            Work::Tests(cargo) => exit(at(cargo, servers.as_ref()).watch(root, tally::tells).map(
                 |(success, lines)| {
-                    let mut ran = Tally::default();
-                    lines.iter().for_each(|line| ran.add(line));
+                    let (ran, names) = tally::read(&lines);
+                    failed.extend(names.into_iter().map(String::from));
                     tally.merge(ran);
-                    closing.extend(lines.into_iter().filter(|line| line.starts_with("Summary")));
+                    closing.extend(lines.into_iter().filter(|line| tally::is_summary(line)));
                     (
                         success && ran.passed > 0,
                         format!("{} passed, {} ignored", ran.passed, ran.ignored),
@@ -186,14 +189,16 @@ pub(crate) fn run_all(root: &Path) -> bool {
                 println!("=== {}: FAILED in {}; to repeat: {repeat}", step.name, seconds(took))
             }
         }
-        done.push(Done { name: step.name, verdict, took, repeat });
+        done.push(Done { name: step.name, verdict, took, repeat, failed });
     }
     drop(servers);
     summary(&done, start.elapsed(), &closing, tally)
 }
 
-/// Runs a command with the addresses of the servers.
+/// Runs a command with the addresses of the servers, and without stack traces: the trace of one
+/// panic is longer than what all the tests of a crate print, and a log is often cut.
 fn at(cargo: Cargo, servers: Option<&ForTests<'_>>) -> Cargo {
+    let cargo = cargo.unseen(&[("RUST_BACKTRACE".into(), "0".into())]);
     servers.map_or(cargo.clone(), |servers| cargo.unseen(&servers.variables))
 }
 
@@ -220,8 +225,9 @@ fn summary(done: &[Done], took: Duration, closing: &[String], tally: Tally) -> b
     }
     let failed: Vec<&Done> =
         done.iter().filter(|step| matches!(step.verdict, Verdict::Failed(_))).collect();
-    for Done { name, repeat, .. } in &failed {
+    for Done { name, repeat, failed, .. } in &failed {
         println!("{name} failed; to repeat: {repeat}");
+        failed.iter().for_each(|test| println!("  failed: {test}"));
     }
     println!("{} of {} steps failed\n", failed.len(), done.len());
     closing.iter().for_each(|line| println!("{line}"));
