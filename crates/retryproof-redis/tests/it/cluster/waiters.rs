@@ -24,17 +24,20 @@ async fn until_complete(store: Arc<RedisStore>, id: Identity, token: FencingToke
         match store.peek(&id).await {
             Ok(Peeked::Complete(_)) => return Instant::now(),
             Ok(Peeked::Busy(_)) if waited.is_ok() => {}
-            Ok(Peeked::Absent) => panic!("the lease was replicated"),
+            Ok(Peeked::Absent) => panic!("the lease has ended, or a failover has lost it"),
             _ => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
 }
 
-/// Returns the channels with a subscriber at the primaries that serve their slots.
+/// Returns the channels with a subscriber.
+///
+/// A server ends its subscriptions to a slot that another shard gets. A primary that becomes a
+/// replica ends them, or keeps them and receives the messages of the new primary: that depends on
+/// the order in which it learns of the failover. So the channels of replicas count too.
 async fn subscribed(cluster: &Cluster) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
-    for slot in [0, 6_000, 12_000] {
-        let node = &cluster.nodes[cluster.serving(slot).await];
+    for node in cluster.running() {
         let channels: Vec<String> = ask(&mut node.stranger().await, "PUBSUB SHARDCHANNELS").await;
         all.extend(channels);
     }

@@ -72,7 +72,7 @@ impl Cluster {
         let settled = async {
             loop {
                 let (mut serving, mut linked) = (0, 0);
-                for node in self.nodes.iter().filter(|node| node.process.is_some()) {
+                for node in self.running() {
                     let mut conn = node.stranger().await;
                     let info: String = ask(&mut conn, "CLUSTER INFO").await;
                     serving += usize::from(info.contains("cluster_state:ok"));
@@ -88,6 +88,10 @@ impl Cluster {
         tokio::time::timeout(PATIENCE, settled).await.expect("the cluster is ready");
     }
 
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Server> {
+        self.nodes.iter().filter(|node| node.process.is_some())
+    }
+
     pub(crate) fn url(&self) -> String {
         let nodes: Vec<_> = self.nodes.iter().map(|s| format!("127.0.0.1:{}", s.port)).collect();
         format!("redis+cluster://{}", nodes.join(","))
@@ -95,7 +99,7 @@ impl Cluster {
 
     /// Returns the number of the node that serves a slot, as the running nodes see it.
     pub(crate) async fn serving(&self, slot: u16) -> usize {
-        let running = self.nodes.iter().find(|node| node.process.is_some()).expect("a node");
+        let running = self.running().next().expect("a node");
         self.serving_as_seen_by(running, slot).await
     }
 
@@ -103,7 +107,7 @@ impl Cluster {
     /// give the slot to another shard, and the slot's keys are lost.
     pub(crate) async fn until_known(&self, slot: u16, node: usize) {
         let known = async {
-            for running in self.nodes.iter().filter(|node| node.process.is_some()) {
+            for running in self.running() {
                 while self.serving_as_seen_by(running, slot).await != node {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
@@ -129,7 +133,7 @@ impl Cluster {
     }
 
     pub(crate) async fn slot_of(&self, key: &str) -> u16 {
-        let running = self.nodes.iter().find(|node| node.process.is_some()).expect("a node");
+        let running = self.running().next().expect("a node");
         let mut conn = running.stranger().await;
         let slot = redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).query_async(&mut conn).await;
         slot.expect("a slot")
