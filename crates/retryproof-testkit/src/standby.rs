@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::folder::Folder;
 use crate::process::{free_port, tail, tied};
 
-use system::{children, programs, user};
+use system::{children, programs, send, stop, user};
 
 /// How long a step may take, such as a start. A busy machine can make a step slow.
 const WITHIN: Duration = Duration::from_secs(120);
@@ -149,8 +149,7 @@ impl PostgresGroup {
     /// # Errors
     /// If the processes cannot be killed.
     pub fn kill(&mut self, node: usize) -> io::Result<()> {
-        // A killed postmaster starts no more processes, so the list is complete.
-        self.signal(node, "STOP")?;
+        self.freeze(node)?;
         self.signal(node, "KILL")?;
         if let Some(mut child) = self.nodes[node].child.take() {
             child.wait()?;
@@ -179,8 +178,10 @@ impl PostgresGroup {
     /// # Errors
     /// If the processes cannot be stopped.
     pub fn freeze(&mut self, node: usize) -> io::Result<()> {
-        self.signal(node, "STOP")?;
-        // A process that the postmaster started just before it was stopped.
+        let Some(child) = &self.nodes[node].child else { return Ok(()) };
+        // As long as it runs, the postmaster can start a process that no signal reaches. That
+        // process would live on after a kill, and keep the node's shared memory.
+        stop(child.id())?;
         self.signal(node, "STOP")
     }
 
@@ -366,11 +367,7 @@ impl PostgresGroup {
     fn signal(&self, node: usize, signal: &str) -> io::Result<()> {
         let Some(child) = &self.nodes[node].child else { return Ok(()) };
         let postmaster = child.id();
-        let mut command = Command::new("kill");
-        command.args(["-s", signal, "--"]).arg(postmaster.to_string());
-        command.args(children(postmaster)?.iter().map(u32::to_string));
-        // A process may have ended meanwhile.
-        command.stderr(Stdio::null()).status().map(drop)
+        send(signal, &[&[postmaster], &children(postmaster)?[..]].concat())
     }
 }
 

@@ -5,23 +5,47 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Returns the processes that a process has started.
 pub(super) fn children(parent: u32) -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")?.flatten() {
-        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
-        // The name of the program, in parentheses, can contain blanks. The state and the parent
-        // follow it.
-        let after_name = stat.rsplit(')').next().unwrap_or_default();
-        let of = after_name.split_whitespace().nth(1).and_then(|text| text.parse::<u32>().ok());
-        if of == Some(parent)
-            && let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok())
-        {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if state_and_parent(pid).is_some_and(|(_, of)| of == parent) {
             found.push(pid);
         }
     }
     Ok(found)
+}
+
+/// Sends a signal to processes, some of which may have ended.
+pub(super) fn send(signal: &str, processes: &[u32]) -> io::Result<()> {
+    let mut command = Command::new("kill");
+    command.args(["-s", signal, "--"]).args(processes.iter().map(u32::to_string));
+    command.stderr(Stdio::null()).status().map(drop)
+}
+
+/// Stops a process with SIGSTOP, and returns when it has stopped or ended.
+#[expect(clippy::disallowed_methods, reason = "the system does not tell when a process stops")]
+pub(super) fn stop(process: u32) -> io::Result<()> {
+    send("STOP", &[process])?;
+    // A stopped process is in the state T, and one that has ended in the state Z.
+    while state_and_parent(process).is_some_and(|(state, _)| !matches!(state, 'T' | 'Z')) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Returns the letter of a process's state, and its parent; `None` if there is no such process.
+fn state_and_parent(pid: u32) -> Option<(char, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program, in parentheses, can contain blanks.
+    let mut after_name = stat.rsplit(')').next()?.split_whitespace();
+    Some((after_name.next()?.chars().next()?, after_name.next()?.parse().ok()?))
 }
 
 /// Returns the folder of the newest installed server, which Debian keeps outside of PATH.
