@@ -5,8 +5,7 @@
 use std::time::Duration;
 
 use retryproof_core::{Backoff, Identity};
-use retryproof_store_kit::{WaiterRegistry, wait_for_change};
-use tokio::time::Instant;
+use retryproof_store_kit::{WaiterRegistry, wait_end, wait_for_change};
 
 /// The pauses between a waiter's reads of its record (ACQ-4).
 pub(crate) const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(40));
@@ -29,7 +28,7 @@ impl Waiters {
         F: Future<Output = Result<Option<Duration>, E>>,
     {
         let subscription = self.0.subscribe(id.clone());
-        let until = Instant::now() + timeout;
+        let until = wait_end(timeout);
         wait_for_change(subscription.woken(), until, || POLL, remaining_lease).await
     }
 

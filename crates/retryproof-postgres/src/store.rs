@@ -15,7 +15,8 @@ use retryproof_core::store::{
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use retryproof_store_kit::{
-    CallPriority, CompletedHint, Record, RecordPhase, max_pause, too_large, wait_for_change,
+    CallPriority, CompletedHint, Record, RecordPhase, max_pause, too_large, wait_end,
+    wait_for_change,
 };
 use tokio::time::{Instant, timeout};
 
@@ -174,7 +175,7 @@ impl PostgresStore {
     }
 
     async fn wait(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        let until = Instant::now() + at_most;
+        let until = wait_end(at_most);
         let subscription = self.waiters.subscribe(id);
         // If no time is left, the caller does not sleep, so no wake-up is needed.
         if !at_most.is_zero() {

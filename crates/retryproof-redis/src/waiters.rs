@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::Backoff;
-use retryproof_store_kit::wait_for_change as wait;
+use retryproof_store_kit::{wait_end, wait_for_change as wait};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
@@ -56,7 +56,7 @@ pub(crate) async fn wait_for_change<F, E>(
 where
     F: Future<Output = Result<Option<Duration>, E>>,
 {
-    let until = Instant::now() + at_most;
+    let until = wait_end(at_most);
     let subscription = match route.node_of(key) {
         Some(node) => Some(subscribe(&node, key, at_most.min(SUBSCRIBE_TIMEOUT)).await),
         None => None,

@@ -14,9 +14,8 @@ use retryproof_core::store::{
     StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
-use retryproof_store_kit::{Record, max_pause, too_large, wait_for_change};
+use retryproof_store_kit::{Record, max_pause, too_large, wait_end, wait_for_change};
 use rusqlite::limits::Limit;
-use tokio::time::Instant;
 
 use crate::config::SqliteConfig;
 use crate::connection::retry::RetryDeadline;
@@ -158,7 +157,7 @@ impl SqliteStore {
         if at_most.is_zero() {
             return Ok(());
         }
-        let until = Instant::now() + at_most;
+        let until = wait_end(at_most);
         let subscription = self.waiters.registry.subscribe(id.clone());
         // The value of `foreign_commits` before the last read of the record.
         let commits_read = Mutex::new(None);

@@ -9,7 +9,7 @@ use retryproof_core::{Error, Result};
 /// The largest clock difference that is not reported. The clocks of synchronised machines differ by
 /// milliseconds.
 const MAX_SKEW: Duration = Duration::from_secs(1);
-/// How long an expired record can remain without a finding. The engine purges every few minutes.
+/// How long an expired record can remain without a finding. The engine purges every minute.
 const MAX_UNPURGED: Duration = Duration::from_secs(86_400);
 
 /// Returns a finding if the clocks of the store and of this machine differ by more than a second.

@@ -23,5 +23,5 @@ pub use page::ScanRows;
 pub use priority::CallPriority;
 pub use record::{Record, RecordPhase, time_left, time_since_end};
 pub use schema::{MetaRows, Schema, TableVersions, table_name};
-pub use wait::{jitter, max_pause, wait_for_change};
+pub use wait::{jitter, max_pause, wait_end, wait_for_change};
 pub use waiters::{Subscription, WaiterRegistry};

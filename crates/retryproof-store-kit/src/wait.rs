@@ -9,13 +9,21 @@ use retryproof_core::Backoff;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+/// Returns the end of a wait of `at_most` from now. A wait that is too long for an [`Instant`] ends
+/// in 30 years.
+#[must_use]
+pub fn wait_end(at_most: Duration) -> Instant {
+    const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+    Instant::now() + at_most.min(LONGEST)
+}
+
 /// Waits until `woken` is notified, the lease that the caller saw is over, or `until` is reached
 /// (ACQ-4).
 ///
 /// The function subscribes, then reads, then sleeps, so it misses no change between the read and
 /// the sleep.
 ///
-/// - `until` is the end of the wait. If no time is left, the record is read once.
+/// - `until` is the end of the wait ([`wait_end`]). If no time is left, the record is read once.
 /// - `poll` returns the pauses between reads. If the pauses change, for example because the server
 ///   no longer sends notifications, the waiter starts again at the shortest pause.
 /// - `remaining_lease` reads the record and returns the time left in the lease, or `None` to end
@@ -25,15 +33,14 @@ use tokio::time::{Instant, timeout_at};
 /// ```
 /// # use std::time::Duration;
 /// # use retryproof_core::{Backoff, Error, Identity};
-/// # use retryproof_store_kit::{WaiterRegistry, wait_for_change};
-/// # use tokio::time::Instant;
+/// # use retryproof_store_kit::{WaiterRegistry, wait_end, wait_for_change};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Error> {
 /// let registry = WaiterRegistry::new();
 /// let poll = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
 ///
 /// let subscription = registry.subscribe(Identity::of("payments", "order-17")?);
-/// let until = Instant::now() + Duration::from_secs(5);
+/// let until = wait_end(Duration::from_secs(5));
 /// let mut reads = 0;
 /// let remaining_lease = || {
 ///     reads += 1; // A store would run a statement here. The third read finds no lease.

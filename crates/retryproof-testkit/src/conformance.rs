@@ -62,7 +62,7 @@
 //! the line with `--success-output final`.)
 //!
 //! ```text
-//! it::conformance (redis): 110 of 120 cases run; skipped, grouped by what the store does not
+//! it::conformance (redis): 111 of 121 cases run; skipped, grouped by what the store does not
 //! offer: purge (8): sto_4_purge_keeps_what_is_live, …; profile: values of up to 4194304 bytes; …
 //! ```
 
@@ -225,6 +225,7 @@ macro_rules! __each_case {
                 acq_8_look_and_replay_write_nothing(Writes)
                 acq_8_no_call_costs_more_round_trips_than_declared(RoundTrips);
             wait:
+                acq_4_a_wait_can_be_without_end
                 acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for
                 acq_4_completion_wakes_a_waiter
                 acq_3_release_wakes_a_waiter

@@ -61,6 +61,18 @@ fn sixty_four_waiters(s: &Subject, id: &Identity, seen: FencingToken) -> Vec<Joi
     (0..64).map(waiter).collect()
 }
 
+/// A caller can wait without an end. The wait then ends with the record.
+pub async fn acq_4_a_wait_can_be_without_end(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let token = granted(holder.acquire(LONG).await).token;
+    let waiter = s.caller(&id);
+    let waiter = tokio::spawn(async move { waiter.wait_for_change(token, Duration::MAX).await });
+    tokio::time::sleep(20 * MS).await;
+    assert_eq!(holder.release().await, FencedWrite::Applied);
+    woken(s, "a wait without end", async { waiter.await.expect("no panic") }).await;
+}
+
 /// A wait returns immediately if the record is absent, released, expired, taken over or complete.
 pub async fn acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for(s: &Subject) {
     let id = s.id("k");
