@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{GetStreamByNameErrorKind, PublishError, PublishErrorKind};
-use async_nats::{HeaderMap, HeaderName, HeaderValue};
+use async_nats::{HeaderMap, HeaderValue};
 use retryproof_core::Result;
 use retryproof_core::listener::Reason;
 use retryproof_core::listener::dead_letter::{LetterContent, OMITTED, REASON};
@@ -15,16 +15,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::delivery::{Delivery, StreamPosition};
 use crate::error::{dead_letter_not_confirmed, invalid_setting, too_large};
+use crate::headers::{CONSUMER, SEQUENCE, STREAM, inert, published};
 
-const STREAM: &str = "retryproof-stream";
-const CONSUMER: &str = "retryproof-consumer";
-const SEQUENCE: &str = "retryproof-sequence";
 const SUBJECT: &str = "retryproof-subject";
 const DELIVERIES: &str = "retryproof-deliveries";
 /// The pause between two attempts to find the dead-letter stream.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The prefix that keeps a server from acting on a header.
-const ORIGINAL: &str = "retryproof-original-";
 
 /// The subject to which dead letters are published.
 pub(crate) struct DeadLetterSubject {
@@ -105,10 +101,16 @@ impl DeadLetterSubject {
 /// with the same key.
 fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    let original = delivery.headers().filter(|_| content.headers);
-    for (name, values) in original.into_iter().flat_map(HeaderMap::iter) {
-        let name = inert(name);
-        values.iter().for_each(|value| headers.append(name.clone(), value.clone()));
+    if let Some(original) = delivery.headers().filter(|_| content.headers) {
+        for (name, values) in original.iter() {
+            // If the message is a dead letter that was moved back, the letter's own headers `Nats-…`
+            // are not those of the first message.
+            if published(original, name).is_none_or(|value| Some(value) != values.first()) {
+                continue;
+            }
+            let name = inert(name).unwrap_or_else(|| name.clone());
+            values.iter().for_each(|value| headers.append(name.clone(), value.clone()));
+        }
     }
     headers.insert(REASON, reason.as_str());
     if let Some(omitted) = content.omitted() {
@@ -129,15 +131,4 @@ fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> Heade
     headers.insert(SUBJECT, delivery.subject());
     headers.insert(DELIVERIES, HeaderValue::from(delivery.deliveries()));
     headers
-}
-
-/// Returns a header's name for the dead letter. Adds a prefix if a server would act on the name.
-fn inert(name: &HeaderName) -> HeaderName {
-    let text: &str = name.as_ref();
-    if text.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-")) {
-        // Parsing cannot fail, because every character of the prefix is allowed in a header name.
-        format!("{ORIGINAL}{text}").parse().unwrap_or_else(|_| name.clone())
-    } else {
-        name.clone()
-    }
 }

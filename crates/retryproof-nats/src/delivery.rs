@@ -10,6 +10,8 @@ use retryproof_core::listener::{AnyDelivery, MessageCall, MessageSettings, Poiso
 use retryproof_core::{ContextBuilder, IdempotencyContext, Key};
 use serde::de::DeserializeOwned;
 
+use crate::headers::published;
+
 /// One delivery of a message, cheap to clone.
 ///
 /// A handler reads the delivery and returns a [`Verdict`](retryproof_core::listener::Verdict),
@@ -41,10 +43,10 @@ pub(crate) struct StreamPosition {
 /// A function that finds the key or the data subject of a message, if the message has one.
 pub(crate) type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
 
-/// Returns the text of the header `name`.
+/// Returns the text of the header `name`, as the message's publisher set it.
 pub(crate) fn header(message: &Message, name: &str) -> Option<String> {
     let name: HeaderName = name.parse().ok()?;
-    message.headers.as_ref()?.get(name).map(|value| value.as_str().to_owned())
+    published(message.headers.as_ref()?, &name).map(|value| value.as_str().to_owned())
 }
 
 impl Delivery {
@@ -113,7 +115,8 @@ impl Delivery {
         &self.0.message.payload
     }
 
-    /// Returns the value of the header `name`; if the header has several values, the first.
+    /// Returns the value of the header `name`; if the header has several values, the first. In a
+    /// dead letter that was moved back, a header `Nats-…` has the value of the first message.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
         header(&self.0.message, name)

@@ -36,8 +36,11 @@ pub(crate) fn dead_letter_not_confirmed(error: impl Into<SourceError>) -> Error 
 }
 
 pub(crate) fn consumer_deleted(error: impl Into<SourceError>) -> Error {
-    Error::new(ErrorKind::Unexpected, "the consumer was deleted, so the listener cannot continue")
-        .because(error)
+    Error::new(
+        ErrorKind::Unexpected,
+        "the consumer was deleted, or its stream, so the listener cannot continue",
+    )
+    .because(error)
 }
 
 /// Returns which part of a dead letter is too large; `None` if publishing failed for another

@@ -2,6 +2,7 @@
 //! [`HandlerContext`]: runs the handler on a message until the message is answered (LST-2).
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub(crate) struct HandlerContext {
     /// How long a fetch request stays open. A stop gives messages back with at least this delay.
     /// Otherwise, the server would deliver them to the request that is still open.
     pub(crate) fetch_timeout: Duration,
+    /// How long a handler can run after a stop has begun.
+    pub(crate) drain_timeout: Duration,
     /// The number of the first delivery in which a failure is final: a message that fails in that
     /// delivery or a later one becomes a dead letter.
     pub(crate) max_deliveries: Option<u64>,
@@ -37,20 +40,21 @@ pub(crate) struct HandlerContext {
 }
 
 impl HandlerContext {
-    /// Handles a message and answers it. Holds the permit `fetched` until the message has a verdict
-    /// or is parked.
+    /// Handles a message and answers it. Holds the permit `fetched` until the message is answered or
+    /// parked.
     pub(crate) async fn handle<H, Fut>(
         self: Arc<Self>,
         delivery: Delivery,
         handler: Arc<H>,
         fetched: OwnedSemaphorePermit,
-        mut stopping: watch::Receiver<bool>,
+        stopping: watch::Receiver<bool>,
     ) where
         H: Fn(Delivery) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Verdict, Poison>> + Send,
     {
         let answered = async {
-            let verdict = self.decide(&delivery, &*handler, fetched, &mut stopping).await;
+            let mut fetched = Some(fetched);
+            let verdict = self.decide(&delivery, &*handler, &mut fetched, &stopping).await;
             self.replies.answer(&delivery, verdict).await;
         };
         tokio::select! {
@@ -78,26 +82,45 @@ impl HandlerContext {
     }
 
     /// Runs the handler. If the message is parked, runs the handler again after a pause.
+    ///
+    /// A stop gives back the messages whose handler has not started. The server would drop a message
+    /// on its last delivery, so that message can still start until the drain timeout. After that,
+    /// each handler is dropped, and a message on its last delivery becomes a dead letter.
     async fn decide<H, Fut>(
         &self,
         delivery: &Delivery,
         handler: &H,
-        fetched: OwnedSemaphorePermit,
-        stopping: &mut watch::Receiver<bool>,
+        fetched: &mut Option<OwnedSemaphorePermit>,
+        stopping: &watch::Receiver<bool>,
     ) -> Verdict
     where
         H: Fn(Delivery) -> Fut,
         Fut: Future<Output = Result<Verdict, Poison>>,
     {
-        let mut fetched = Some(fetched);
+        let given_back = Verdict::delayed(self.fetch_timeout);
+        let start_within = match self.replies.is_last_delivery(delivery) {
+            true => self.drain_timeout,
+            false => Duration::ZERO,
+        };
+        let mut too_late_to_start = pin!(stopped_for(start_within, stopping.clone()));
+        let mut drained = pin!(stopped_for(self.drain_timeout, stopping.clone()));
         let mut runs = 0_u32;
         loop {
-            // `acquire` cannot fail, because the semaphore is never closed.
-            let running = self.running.acquire().await.ok();
-            if *stopping.borrow() && !self.replies.is_last_delivery(delivery) {
-                return Verdict::delayed(self.fetch_timeout);
-            }
-            let verdict = delivery.call().handle(|| handler(delivery.clone())).await;
+            let running = tokio::select! {
+                biased;
+                () = &mut too_late_to_start => return given_back,
+                // `acquire` cannot fail, because the semaphore is never closed.
+                running = self.running.acquire() => running.ok(),
+            };
+            let verdict = tokio::select! {
+                biased;
+                verdict = delivery.call().handle(|| handler(delivery.clone())) => verdict,
+                () = &mut drained => {
+                    tracing::warn!(?delivery, "handler dropped: it was still running after the \
+                         drain timeout");
+                    return given_back;
+                }
+            };
             drop(running);
             runs += 1;
             let verdict = self.judge(delivery, verdict, runs);
@@ -112,7 +135,7 @@ impl HandlerContext {
             drop(fetched.take());
             tokio::select! {
                 () = sleep(pause) => {}
-                _ = stopping.wait_for(|stopping| *stopping) => {
+                () = stopped_for(Duration::ZERO, stopping.clone()) => {
                     return Verdict::delayed(pause.max(self.fetch_timeout));
                 }
             }
@@ -147,5 +170,15 @@ impl HandlerContext {
 
     fn is_last(&self, delivery: &Delivery) -> bool {
         self.max_deliveries.is_some_and(|last| delivery.deliveries() >= last)
+    }
+}
+
+/// Resolves when a stop has begun and `time` has passed since then.
+async fn stopped_for(time: Duration, mut stopping: watch::Receiver<bool>) {
+    // `wait_for` cannot fail, because the sender outlives the messages.
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+    // Even a sleep of no length would let a handler start.
+    if !time.is_zero() {
+        sleep(time).await;
     }
 }

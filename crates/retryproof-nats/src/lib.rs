@@ -8,6 +8,7 @@ mod dead_letter;
 mod delivery;
 mod error;
 mod handle;
+mod headers;
 mod listener;
 mod receive;
 

@@ -41,7 +41,6 @@ pub struct NatsListener {
     subject_of: Option<Arc<KeyOf>>,
     messages: Arc<MessageSettings>,
     prefetch: usize,
-    drain_timeout: Duration,
 }
 
 impl fmt::Debug for NatsListener {
@@ -82,6 +81,7 @@ impl NatsListenerBuilder {
             running: Semaphore::new(settings.concurrency),
             parked: Semaphore::new(settings.max_parked),
             fetch_timeout: settings.fetch_timeout,
+            drain_timeout: settings.drain_timeout,
             max_deliveries: settings.max_deliveries,
             store_away: AtomicBool::new(false),
         };
@@ -92,7 +92,6 @@ impl NatsListenerBuilder {
             subject_of: settings.subject_of,
             messages: settings.messages,
             prefetch: settings.prefetch,
-            drain_timeout: settings.drain_timeout,
         })
     }
 }
@@ -121,7 +120,9 @@ impl NatsListener {
     /// handlers. It gives back the messages whose handler has not started, and the server
     /// redelivers them after [`fetch_timeout`](NatsListenerBuilder::fetch_timeout). Handlers that
     /// run longer than [`drain_timeout`](NatsListenerBuilder::drain_timeout) are dropped: their
-    /// leases run out, and their messages are redelivered.
+    /// leases run out, and their messages are given back too. If the consumer's `max_deliver` allows
+    /// no further delivery, a message can still start until the drain timeout, and is then published
+    /// as a dead letter with the reason `in-flight`.
     ///
     /// The handler returns a verdict on its message;
     /// [`guarded`](retryproof_core::listener::guarded) returns the usual verdict. A panic counts as
@@ -129,7 +130,7 @@ impl NatsListener {
     /// parked.
     ///
     /// # Errors
-    /// Fails if the consumer is deleted. Fails with
+    /// Fails if the consumer or its stream is deleted. Fails with
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config), before the first message, if no
     /// stream captures the dead-letter subject. Fails in the same way if the consumer's own stream
     /// captures the subject, because the consumer would then deliver its own dead letters. While
@@ -208,12 +209,11 @@ impl NatsListener {
             }
         };
         stop.send_replace(true);
-        let left = drain(&mut handlers, self.drain_timeout).await;
+        // At the end of the drain timeout, the messages are answered.
+        let limit = self.context.drain_timeout.saturating_add(REPLY_TIMEOUT);
+        let left = drain(&mut handlers, limit).await;
         if left > 0 {
-            tracing::warn!(
-                messages = left,
-                "handlers dropped: they were still running after the drain timeout"
-            );
+            tracing::warn!(messages = left, "messages not answered before the listener ended");
         }
         ended
     }

@@ -57,7 +57,7 @@ impl<'a> Fetcher<'a> {
     /// Requests up to `messages` messages, and retries until the request is sent.
     ///
     /// # Errors
-    /// Fails if the consumer was deleted.
+    /// Fails if the consumer or its stream was deleted.
     pub(crate) async fn fetch(&mut self, messages: usize) -> Result<FetchRequest> {
         loop {
             let connection = connections(&self.client);
@@ -92,14 +92,19 @@ impl<'a> Fetcher<'a> {
     /// failure.
     ///
     /// # Errors
-    /// Fails if the consumer was deleted, because every further request would fail.
+    /// Fails if the consumer or its stream was deleted, because every further request would fail.
     pub(crate) async fn failed(&mut self, error: &(dyn std::fmt::Display + Sync)) -> Result<()> {
         self.failures = self.failures.saturating_add(1);
         let pause = RETRY_BACKOFF.after(self.failures);
         tracing::warn!(%error, ?pause, "no messages could be fetched; retrying after a pause");
         sleep(pause).await;
         match self.consumer.get_info().await {
-            Err(error) if error.kind() == ConsumerInfoErrorKind::NotFound => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ConsumerInfoErrorKind::NotFound | ConsumerInfoErrorKind::StreamNotFound
+                ) =>
+            {
                 Err(consumer_deleted(error))
             }
             _ => Ok(()),

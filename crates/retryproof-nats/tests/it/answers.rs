@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::pull::Config;
 use retryproof_core::listener::{Backoff, Reason, Refusal, Verdict};
 use retryproof_core::{
@@ -328,6 +329,35 @@ async fn lst_2_no_more_is_fetched_than_there_is_room_for() {
     streams.until_done().await;
     running.stop().await;
     assert_eq!(gate.begun(), 20);
+    streams.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_messages_whose_letters_are_not_taken_keep_their_room() {
+    let streams = TestStreams::new().await;
+    let config = Config { max_deliver: 1, ..Config::default() };
+    let listener = streams.listener(config).await.prefetch(5).build().expect("built");
+    let runs = Arc::new(AtomicUsize::new(0));
+    let running = start(listener, counting(&streams, &runs));
+    // The listener looks for the dead-letter stream before it handles its first message.
+    streams.publish("o-1", "{}").await;
+    until("a first message", || runs.load(Ordering::SeqCst) == 1).await;
+    streams.until_done().await;
+    streams.jetstream.delete_stream(streams.dead_stream()).await.expect("removed");
+    for _ in 0..20 {
+        streams.publish_with(HeaderMap::new(), "{}").await;
+    }
+    while streams.info().await.num_ack_pending < 5 {}
+    // If the listener fetched more, it would do so now.
+    streams.publish("o-2", "{}").await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let info = streams.info().await;
+    assert_eq!((info.num_ack_pending, info.num_pending), (5, 16));
+    streams.restore_dead_stream().await;
+    streams.until_done().await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+    assert_eq!(streams.letters().await.len(), 20);
     streams.leave().await;
 }
 

@@ -2,8 +2,8 @@
 //! LST-2: messages that cannot be handled become complete dead letters, and only then leave their
 //! stream.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::pull::Config;
@@ -319,5 +319,41 @@ async fn lst_2_a_message_too_large_for_the_stream_of_the_letters_has_one_without
     running.stop().await;
     let of = |name| header(&letters[0].0, name);
     assert_eq!((of("retryproof-omitted"), letters[0].1.as_str()), (Some("body"), ""));
+    streams.leave().await;
+}
+
+/// A dead letter has a `Nats-Msg-Id` of its own. Moved back, it still has the key of its message.
+#[tokio::test]
+async fn lst_1_a_dead_letter_that_is_moved_back_has_its_old_key() {
+    let streams = TestStreams::new().await;
+    let builder = streams.listener(Config::default()).await.key_header("Nats-Msg-Id");
+    let keys = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&keys);
+    let running =
+        start(builder.max_deliveries(1).build().expect("built"), move |delivery: Delivery| {
+            let key = delivery.key().expect("a key").expose().to_owned();
+            seen.lock().expect("not poisoned").push(key);
+            async { Err(Poison::Unreadable) }
+        });
+    let mut headers = HeaderMap::new();
+    headers.insert("Nats-Msg-Id", "o-1");
+    streams.publish_with(headers, "{}").await;
+    for times in 2..=3 {
+        let (letter, body) = streams.until_letters(times - 1).await.pop().expect("a letter");
+        let originals = letter.get_all("retryproof-original-Nats-Msg-Id");
+        let originals: Vec<_> = originals.map(async_nats::HeaderValue::as_str).collect();
+        assert_eq!(originals, ["o-1"], "also in the letter of a letter");
+        streams.publish_with(letter, &body).await;
+        until("handled", || keys.lock().expect("not poisoned").len() == times).await;
+    }
+    streams.until_done().await;
+    // A letter of a message without a key has none either.
+    streams.publish_with(HeaderMap::new(), "{}").await;
+    let (letter, body) = streams.until_letters(4).await.pop().expect("a letter");
+    streams.publish_with(letter, &body).await;
+    let (letter, _) = streams.until_letters(5).await.pop().expect("a letter");
+    assert_eq!(header(&letter, "retryproof-reason"), Some("no-key"));
+    running.stop().await;
+    assert_eq!(*keys.lock().expect("not poisoned"), ["o-1"; 3]);
     streams.leave().await;
 }
