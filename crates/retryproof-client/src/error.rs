@@ -20,9 +20,9 @@ pub enum ErrorKind {
     BodyNotReplayable,
     /// The operating system provided no random bits for a key. Nothing was sent.
     NoRandom,
-    /// The call ended without an answer: attempts or time ran out, or the request could be sent
-    /// only once. **The request may have been carried out.** To find out, call again with the same
-    /// [`key`](CallError::key).
+    /// The call ended without an answer: attempts or time ran out, the request could be sent only
+    /// once, or another attempt would fail too. **The request may have been carried out.** To find
+    /// out, call again with the same [`key`](CallError::key).
     GaveUp,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for ErrorKind {
 }
 
 /// A call that got no answer. The message never shows a key, a body or a URL. The source can show
-/// the URL, from which reqwest removes any password.
+/// the URL, without its user and password.
 #[derive(Debug)]
 pub struct CallError {
     kind: ErrorKind,
@@ -92,8 +92,8 @@ impl CallError {
         self.kind
     }
 
-    /// Returns the reqwest error of the last attempt. `None` if the middleware's timeout ended that
-    /// attempt, or if nothing was sent.
+    /// Returns the reqwest error of the last attempt. `None` if the middleware's timeout or another
+    /// middleware ended that attempt, or if nothing was sent.
     #[must_use]
     pub fn transport(&self) -> Option<&reqwest::Error> {
         match self.source.as_deref()?.downcast_ref()? {

@@ -64,7 +64,11 @@ enum AttemptResult {
     /// There was no answer in time.
     TimedOut,
     /// There was no answer, and another attempt would fail too.
-    Refused(reqwest_middleware::Error),
+    Refused {
+        error: reqwest_middleware::Error,
+        /// Whether this attempt is known to have sent nothing.
+        unsent: bool,
+    },
 }
 
 /// The state that all attempts of a call share.
@@ -148,7 +152,13 @@ impl<'a> Call<'a> {
             let attempt = self.attempt(request, extensions, next.clone()).await;
             let pause = self.pause(attempts, &attempt);
             match (attempt, pause) {
-                (AttemptResult::Refused(error), _) => return Err(error),
+                (AttemptResult::Refused { error, unsent: true }, _) if attempts == 1 => {
+                    return Err(error);
+                }
+                (AttemptResult::Refused { error, .. }, _) => {
+                    let detail = "the last attempt failed, and another one would fail too";
+                    return Err(self.gave_up(attempts, detail, Some(error)));
+                }
                 (AttemptResult::Answered { response, retryable, problem, .. }, Err(ran_out)) => {
                     return Ok(self.report(
                         response,
@@ -209,7 +219,10 @@ impl<'a> Call<'a> {
         let (response, problem) = match timeout_at(limit, answered).await {
             Err(_) => return AttemptResult::TimedOut,
             Ok(Err(error)) if verdict::is_passing(&error) => return AttemptResult::Failed(error),
-            Ok(Err(error)) => return AttemptResult::Refused(error),
+            Ok(Err(error)) => {
+                let unsent = verdict::cannot_be_sent(&error, |url| url.origin() == origin);
+                return AttemptResult::Refused { error, unsent };
+            }
             Ok(Ok(answered)) => answered,
         };
         let headers = response.headers();
@@ -272,10 +285,23 @@ impl<'a> Call<'a> {
     ) -> reqwest_middleware::Error {
         let mut error = CallError::new(ErrorKind::GaveUp, detail).after(attempts, self.key);
         if let Some(source) = source {
-            error = error.because(source);
+            error = error.because(without_password(source));
         }
         reqwest_middleware::Error::middleware(error)
     }
+}
+
+/// Removes the user and the password from the URL that the error shows. reqwest removes them from
+/// the URL of a request builder, but not from that of a finished request.
+fn without_password(mut error: reqwest_middleware::Error) -> reqwest_middleware::Error {
+    if let reqwest_middleware::Error::Reqwest(error) = &mut error
+        && let Some(url) = error.url_mut()
+    {
+        // Both fail only for URLs without a host, which have no password.
+        let _ = url.set_password(None);
+        let _ = url.set_username("");
+    }
+    error
 }
 
 impl AttemptResult {
@@ -288,7 +314,7 @@ impl AttemptResult {
             }
             Self::Failed(error) if error.is_connect() => "no connection",
             Self::Failed(error) if error.is_timeout() => "no answer in time",
-            Self::Failed(_) | Self::Refused(_) => "the connection broke",
+            Self::Failed(_) | Self::Refused { .. } => "the connection broke",
             Self::TimedOut => "no answer in time",
         }
     }

@@ -8,8 +8,8 @@ use reqwest::redirect::Policy;
 /// call's answer, with its status and its `Location`. By default, reqwest follows such a redirect
 /// and removes `Authorization` and cookies, but not `Idempotency-Key`. The other origin then
 /// receives the key and can use it to request the call's answer (ID-4). reqwest follows redirects
-/// below all middleware, so build the client with this policy. The middleware logs a warning if a
-/// key was sent to another origin.
+/// below all middleware, so build the client with this policy. The middleware logs a warning if an
+/// answer to a request with a key comes from another origin.
 ///
 /// ```
 /// use retryproof_client::{IdempotencyMiddleware, same_origin_redirects};

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
+use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next};
 use retryproof_client::{
     CallError, ErrorKind, IdempotencyMiddleware, IdempotentRequest as _, IdempotentResponse as _,
     same_origin_redirects,
@@ -106,6 +106,55 @@ async fn a_connection_that_is_refused_is_tried_again_and_then_told() {
     assert!(ours.transport().is_some_and(reqwest::Error::is_connect), "{ours:?}");
 }
 
+/// A middleware that lets one request pass, and then fails, as one that cannot renew its token.
+struct LetsOnePass(AtomicUsize);
+
+#[async_trait::async_trait]
+impl Middleware for LetsOnePass {
+    async fn handle(
+        &self,
+        request: reqwest::Request,
+        extensions: &mut http::Extensions,
+        next: Next<'_>,
+    ) -> reqwest_middleware::Result<reqwest::Response> {
+        match self.0.fetch_add(1, Ordering::SeqCst) {
+            0 => next.run(request, extensions).await,
+            _ => Err(reqwest_middleware::Error::middleware(std::io::Error::other("no token"))),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_error_after_a_lost_answer_tells_the_key() {
+    let server = Server::with(&[""]).await;
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let middleware = IdempotencyMiddleware::builder().backoff(Duration::ZERO, Duration::ZERO);
+    let client = ClientBuilder::new(client)
+        .with(middleware.build().unwrap())
+        .with(LetsOnePass(AtomicUsize::new(0)))
+        .build();
+    let call = client.post(format!("http://{}/", server.address)).body("!");
+    let error = call.send().await.unwrap_err();
+    let error = CallError::of(&error).expect("the middleware's error");
+    assert_eq!((error.kind(), error.attempts()), (ErrorKind::GaveUp, 2));
+    let key = error.key().expect("the key").expose().to_owned();
+    assert!(server.last.lock().contains(&key), "the key that was sent");
+}
+
+#[tokio::test]
+async fn id_4_no_error_shows_the_password_of_a_url() {
+    // The socket is bound but does not listen.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("http://canary-user:canary-17@{}/", socket.local_addr().unwrap());
+    let request = reqwest::Request::new(reqwest::Method::POST, url.parse().unwrap());
+    let error = client().execute(request).await.unwrap_err();
+    let error = CallError::of(&error).unwrap();
+    assert!(error.transport().is_some_and(|error| error.url().is_some()), "{error:?}");
+    let shown = format!("{error} {error:?} {}", std::error::Error::source(error).unwrap());
+    assert!(!shown.contains("canary"), "{shown}");
+}
+
 #[tokio::test]
 async fn an_endless_redirect_is_not_tried_again() {
     let again = "HTTP/1.1 307 Temporary Redirect\r\nlocation: /\r\ncontent-length: \
@@ -113,7 +162,10 @@ async fn an_endless_redirect_is_not_tried_again() {
     let server = Server::with(Box::leak(Box::new([again]))).await;
     let error =
         client().post(format!("http://{}/", server.address)).body("!").send().await.unwrap_err();
-    assert!(error.is_redirect(), "{error}");
+    // The server may have carried out the request before it redirected, so the key is not lost.
+    let error = CallError::of(&error).unwrap();
+    assert_eq!((error.kind(), error.attempts()), (ErrorKind::GaveUp, 1));
+    assert!(error.key().is_some() && error.transport().unwrap().is_redirect(), "{error}");
     assert_eq!(server.requests.load(Ordering::SeqCst), 11, "reqwest follows ten, once");
 }
 

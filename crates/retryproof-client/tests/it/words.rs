@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The server's instructions in an answer, and whether the client follows them.
 
-use retryproof_client::{GaveUp, IdempotentResponse as _};
+use retryproof_client::{CallError, ErrorKind, GaveUp, IdempotentResponse as _};
 
 use crate::server::{Reply, Server, URL, answer, problem, with};
 
@@ -71,11 +71,15 @@ async fn http_11_the_code_is_told_and_the_problem_is_still_there_to_read() {
     assert!(answer.text().await.unwrap().contains("\"code\":\"fingerprint-mismatch\""));
 }
 
+/// The other middleware can have sent the request before it failed, so the key is told.
 #[tokio::test(start_paused = true)]
-async fn an_error_of_another_middleware_comes_back_as_it_is() {
+async fn an_error_of_another_middleware_is_not_tried_again() {
     let server = Server::with([Reply::Refusal]);
     let error = server.client(|b| b).post(URL).send().await.unwrap_err();
-    assert!(error.is_middleware() && error.to_string() == "no token", "{error}");
+    let error = CallError::of(&error).expect("the middleware's error");
+    assert_eq!((error.kind(), error.attempts()), (ErrorKind::GaveUp, 1));
+    assert!(error.key().is_some());
+    assert_eq!(std::error::Error::source(error).unwrap().to_string(), "no token");
     assert_eq!(server.sent().len(), 1);
 }
 
