@@ -96,10 +96,10 @@ impl SqliteConfig {
                 Some(("synchronous", "normal")) => config.with_synchronous(Synchronous::Normal),
                 _ => {
                     return Err(refuse(
-                        "unknown parameter in the URL of a SQLite store; it accepts `table=NAME` and \
-                         `synchronous=full|normal`",
+                        "unknown parameter, or unknown value of a parameter, in the URL of a SQLite \
+                         store; it accepts `table=NAME` and `synchronous=full|normal`",
                     )
-                    .with("parameter", pair));
+                    .with("parameter", pair.split('=').next().unwrap_or_default()));
                 }
             };
         }
@@ -191,10 +191,16 @@ pub(crate) fn validated(name: &str) -> Result<&str> {
     table_name(name)
 }
 
+/// Whether the path is the URL of a store or a server. A SQLite URI `file:…` is a path.
+pub(crate) fn is_url(path: &Path) -> bool {
+    let path = path.to_string_lossy();
+    path.starts_with("sqlite:") || (path.contains("://") && !path.starts_with("file:"))
+}
+
 impl fmt::Debug for SqliteConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SqliteConfig")
-            .field("path", &self.path)
+            .field("path", if is_url(&self.path) { &"(hidden)" } else { &self.path })
             .field("table", &self.table)
             .field("synchronous", &self.synchronous)
             .field("busy_timeout", &self.busy_timeout)
@@ -252,10 +258,18 @@ mod tests {
             "sqlite://canary@h?table=t",
             "sqlite:://u:canary@h",
             "sqlite:a.db?x=://u:canary@h",
+            "sqlite:a.db?key=canary",
         ] {
             let error = SqliteConfig::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config, "{url}");
             assert!(!format!("{error} {error:?}").contains("canary"), "{error:?}");
+        }
+        for url in ["sqlite://u:canary@h/a.db", "postgres://u:canary@db/pay", "sqlite:canary"] {
+            let config = SqliteConfig::new(url);
+            let error = config.migrate().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config, "{url}");
+            let text = format!("{error} {error:?} {config:?}");
+            assert!(!text.contains("canary"), "{text}");
         }
     }
 }

@@ -12,7 +12,7 @@ use retryproof_core::{Error, ErrorKind, Result};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, ffi};
 
-use crate::config::SqliteConfig;
+use crate::config::{SqliteConfig, is_url};
 use crate::error::{classify, is_locked};
 
 use retry::{RetryDeadline, pause};
@@ -69,13 +69,13 @@ fn writable(config: &SqliteConfig, extra: OpenFlags) -> Result<Connection> {
 }
 
 fn connect(config: &SqliteConfig, access: OpenFlags) -> Result<Connection> {
-    if config.path.to_str().is_some_and(|path| path.starts_with("sqlite:")) {
+    if is_url(&config.path) {
+        // The message does not repeat the URL, which can contain a password (ID-4).
         return Err(Error::new(
             ErrorKind::Config,
             "the database path is a URL; write only the path, without `sqlite:`, or pass the \
              URL to `retryproof::connect` (or `SqliteConfig::from_url` if you use only this crate)",
-        )
-        .with("path", config.path.display()));
+        ));
     }
     // SQLite's own mutex is not needed, because no two threads use a connection concurrently.
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;

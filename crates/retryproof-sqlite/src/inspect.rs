@@ -208,7 +208,12 @@ fn scan(
             let value = row.get_ref(at).ok().and_then(|value| value.as_blob().ok());
             value.ok_or_else(|| unreadable(field))
         };
-        page.add(blob(8, "scope")?, blob(9, "key")?, summary(row, now()))?;
+        // SQLite sorts such keys before the empty blob, so the next page begins behind them.
+        let (key, summary) = match blob(9, "key") {
+            Ok(key) => (key, summary(row, now())),
+            Err(error) => (&b""[..], Err(error)),
+        };
+        page.add(blob(8, "scope")?, key, summary)?;
     }
     Ok(page.finish())
 }

@@ -154,8 +154,8 @@ pub trait TxPort<D: Dialect> {
             for another driver, implement `OwnedTx`"
 )]
 pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
-    /// Returns how long an action may keep the transaction open, measured from the opening. `None`,
-    /// the default, means no limit.
+    /// Returns how much longer the transaction may stay open. The engine asks before it calls the
+    /// action. `None`, the default, means no limit.
     ///
     /// Set a limit for a database in which an open transaction delays the heartbeats of other keys,
     /// such as SQLite with its single writer. If an async action takes longer, the engine drops the

@@ -24,6 +24,9 @@ use crate::connection::retry::RetryDeadline;
 #[derive(Default)]
 struct FileWriters {
     queue: Arc<tokio::sync::Mutex<()>>,
+    /// Held by the joined transaction that is open or in the queue. So at most one transaction is
+    /// ahead of a beat, however many sources the application has.
+    transaction: Arc<tokio::sync::Mutex<()>>,
     leases: Leases,
 }
 
@@ -38,6 +41,13 @@ pub(crate) struct FileWriteLock(Arc<FileWriters>);
 
 /// Allows the guard's owner to write until the guard is dropped.
 pub(crate) type FileWriteGuard = OwnedMutexGuard<()>;
+
+/// Like [`FileWriteGuard`], for a joined transaction.
+pub(crate) struct TransactionGuard {
+    /// Declared first, so that a waiting beat comes before the next transaction.
+    _write: FileWriteGuard,
+    _turn: OwnedMutexGuard<()>,
+}
 
 impl FileWriteLock {
     /// Returns the lock of an existing file.
@@ -61,6 +71,12 @@ impl FileWriteLock {
     /// Waits in the queue for the lock without blocking the thread.
     pub(crate) async fn lock(&self) -> FileWriteGuard {
         Arc::clone(&self.0.queue).lock_owned().await
+    }
+
+    /// Like [`lock`](Self::lock), for a joined transaction.
+    pub(crate) async fn lock_transaction(&self) -> TransactionGuard {
+        let turn = Arc::clone(&self.0.transaction).lock_owned().await;
+        TransactionGuard { _write: self.lock().await, _turn: turn }
     }
 
     /// Returns the leases that this process holds in the file.

@@ -23,7 +23,7 @@ use crate::config::SqliteConfig;
 use crate::connection;
 use crate::connection::retry::{RetryDeadline, pause};
 use crate::error::{classify, is_locked};
-use crate::execute::write_lock::{FileWriteGuard, FileWriteLock};
+use crate::execute::write_lock::{FileWriteLock, TransactionGuard};
 
 /// The pause between attempts to get the write lock from another process, or to commit while
 /// another process reads.
@@ -159,12 +159,19 @@ impl TxSource<SqliteDialect> for SqliteTxSource {
     /// transaction has to wait for the lock.
     async fn begin(&self) -> Result<SqliteTx> {
         let conn = Arc::clone(&self.conn).lock_owned().await;
-        let guard = self.write_lock.lock().await;
-        let mut tx = SqliteTx {
+        let guard = self.write_lock.lock_transaction().await;
+        // While the lock is held, no lease is granted, so the shortest lease cannot become shorter.
+        // From now on, beats wait, also while another process has SQLite's lock.
+        let limit = self
+            .write_lock
+            .leases()
+            .shortest()
+            .map_or(self.longest, |lease| self.longest.min(lease / LEASE_DIVISOR));
+        let tx = SqliteTx {
             conn,
             state: Arc::clone(&self.state),
             busy_timeout: self.busy_timeout,
-            limit: (RetryDeadline::new(self.longest), self.longest),
+            limit: (RetryDeadline::new(limit), limit),
             _guard: guard,
         };
         // If an earlier rollback failed, its transaction is still open. Roll it back now.
@@ -173,20 +180,15 @@ impl TxSource<SqliteDialect> for SqliteTxSource {
         loop {
             match tx.conn.execute_batch("BEGIN IMMEDIATE") {
                 Ok(()) => break,
-                Err(error) if is_locked(&error) && !deadline.has_passed() => {
+                Err(error)
+                    if is_locked(&error) && !deadline.has_passed() && !tx.limit.0.has_passed() =>
+                {
                     tokio::time::sleep(RETRY_DELAY).await
                 }
                 Err(error) => return Err(classify(error)),
             }
         }
         tx.state.ended.store(false, Ordering::Release);
-        // While the lock is held, no lease is granted, so the shortest lease cannot become shorter.
-        let limit = self
-            .write_lock
-            .leases()
-            .shortest()
-            .map_or(self.longest, |lease| self.longest.min(lease / LEASE_DIVISOR));
-        tx.limit = (RetryDeadline::new(limit), limit);
         Ok(tx)
     }
 }
@@ -210,10 +212,10 @@ pub struct SqliteTx {
     conn: OwnedMutexGuard<Connection>,
     state: Arc<HookState>,
     busy_timeout: Duration,
-    /// How long the transaction may be open, as a deadline and as a duration.
+    /// How long the transaction may block other writers, as a deadline and as a duration.
     limit: (RetryDeadline, Duration),
     /// Declared last, so that the lock is released only after the connection is dropped.
-    _guard: FileWriteGuard,
+    _guard: TransactionGuard,
 }
 
 impl SqliteTx {
@@ -278,7 +280,7 @@ impl TxPort<SqliteDialect> for SqliteTx {
 
 impl OwnedTx<SqliteDialect> for SqliteTx {
     fn open_at_most(&self) -> Option<Duration> {
-        Some(self.limit.1)
+        Some(self.limit.0.remaining())
     }
 
     async fn commit_tx(self) -> Result<()> {

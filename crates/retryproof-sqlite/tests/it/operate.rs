@@ -55,6 +55,32 @@ async fn ops_1_names_that_are_not_text_are_counted() {
     assert_eq!((found, unreadable), (2, 1));
 }
 
+/// A script has written a key as text. SQLite keeps it as text, which it sorts before all keys.
+#[tokio::test]
+async fn ops_1_a_key_of_another_type_is_counted() {
+    let dir = Dir::new();
+    let store = dir.store();
+    for key in ["a", "b", "c"] {
+        execute(&store, &id(key), "result").await;
+    }
+    let spoilt =
+        dir.stranger().execute("UPDATE retryproof_records SET key = 'b' WHERE key = x'62'", []);
+    assert_eq!(spoilt.expect("changed"), 1);
+    for limit in [1, 10] {
+        let (mut after, mut found, mut unreadable) = (None, 0, 0);
+        loop {
+            let page = store.scan(after.as_ref(), limit).await.expect("scanned");
+            found += page.records.len();
+            unreadable += page.unreadable;
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!((found, unreadable), (2, 1), "pages of {limit}");
+    }
+}
+
 #[tokio::test]
 async fn ops_3_sto_4_a_resolved_record_is_purged_when_its_ttl_is_over() {
     let (dir, wall) = (Dir::new(), Wall::new());

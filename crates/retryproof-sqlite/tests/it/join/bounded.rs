@@ -94,21 +94,31 @@ async fn cmp_7_run_1_a_long_joined_transaction_costs_no_other_key_its_lease() {
 async fn cmp_7_a_transactions_time_follows_the_shortest_lease_in_the_file() {
     let world = world();
     let source = SqliteTxSource::open_with(&world.dir.config()).unwrap();
-    let most =
-        async |source: &SqliteTxSource| source.begin().await.unwrap().open_at_most().unwrap();
-    assert_eq!(most(&source).await, 10_000 * MS);
-    assert_eq!(most(&source.clone().with_longest(70 * MS)).await, 70 * MS);
+    let most = async |source: &SqliteTxSource, limit: Duration| {
+        // A part of the time has passed already, and more of it on a busy machine.
+        for _ in 0..20 {
+            let left = source.begin().await.unwrap().open_at_most().unwrap();
+            assert!(left <= limit, "{left:?} of {limit:?}");
+            if left > limit / 2 {
+                return;
+            }
+        }
+        panic!("less than half of {limit:?} is left each time");
+    };
+    most(&source, 10_000 * MS).await;
+    most(&source.clone().with_longest(70 * MS), 70 * MS).await;
     let long = world.held("long", 60_000 * MS).await;
-    assert_eq!(most(&source).await, 10_000 * MS);
+    most(&source, 10_000 * MS).await;
     let short = world.held("short", 3_000 * MS).await;
-    assert_eq!(most(&source).await, 1_000 * MS);
+    most(&source, 1_000 * MS).await;
     short.release().await.unwrap();
     long.release().await.unwrap();
     let brief = world.held("brief", 90 * MS).await;
-    assert_eq!(most(&source).await, 30 * MS);
+    most(&source, 30 * MS).await;
     brief.release().await.unwrap();
     sleep(100 * MS).await;
-    assert_eq!(most(&source).await, 1_000 * MS, "an expired lease no longer counts");
+    // An expired lease no longer counts.
+    most(&source, 1_000 * MS).await;
 }
 
 /// An action that blocks cannot be dropped, so its result is refused when the action ends.
@@ -193,4 +203,30 @@ async fn cmp_7_sto_5_a_transaction_begins_when_the_file_is_free_or_fails_in_time
     assert!(tokio::time::timeout(20 * MS, &mut begins).await.is_err(), "the file is locked");
     stranger.execute_batch("COMMIT").unwrap();
     begins.await.unwrap().commit_tx().await.unwrap();
+}
+
+/// Each transaction keeps its limit. One after the other, they would delay a beat for longer than a
+/// lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_1_cmp_7_transactions_of_many_sources_cost_no_lease() {
+    let world = world();
+    let held = world.held("k", 1_500 * MS).await;
+    let file = world.dir.file();
+    let transactions: Vec<_> = (0..8)
+        .map(|_| {
+            let source = SqliteTxSource::open(&file).unwrap();
+            tokio::spawn(async move {
+                loop {
+                    let tx = source.begin().await.unwrap();
+                    sleep(300 * MS).await;
+                    drop(tx);
+                }
+            })
+        })
+        .collect();
+    for _ in 0..40 {
+        sleep(100 * MS).await;
+        assert!(held.lease().believed_held(), "the beats wait for all transactions");
+    }
+    transactions.iter().for_each(tokio::task::JoinHandle::abort);
 }
