@@ -309,10 +309,10 @@ fn with_fingerprint(replay: Replay) -> Poll<Result<Acquired>> {
     Poll::Ready(Ok(Acquired::Complete(replay.into_result())))
 }
 
-/// The conversion keeps the store's capability to purge.
+/// The conversion keeps all capabilities of the store.
 impl From<MemoryStore> for SharedStore {
     fn from(store: MemoryStore) -> Self {
-        Self::builder(store).with_purge().build()
+        Self::builder(store).with_purge().with_inspect().with_force().build()
     }
 }
 

@@ -3,3 +3,4 @@
 #![cfg(not(loom))]
 
 mod conformance;
+mod shared;
