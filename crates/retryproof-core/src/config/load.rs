@@ -185,7 +185,17 @@ impl Loading {
             match (known, value.get_ref()) {
                 (Some(setting), value) => self.set(setting, &RawValue::Toml(value), &place()),
                 (None, DeValue::Table(inner)) if settings::is_table(path) => {
-                    self.table(file, inner, path)
+                    if let ["scope", name] = path[..]
+                        && let Err(problem) = self.name_scope(name)
+                    {
+                        self.problem(format_args!(
+                            "idempotency.{} ({}): {problem}",
+                            spelled(path),
+                            place()
+                        ));
+                    } else {
+                        self.table(file, inner, path);
+                    }
                 }
                 (None, value) if matches!(path[..], ["scope", _, _]) => {
                     self.scope(path, value, &place())
@@ -258,16 +268,20 @@ impl Loading {
         }
     }
 
+    /// Adds a scope to the configuration, even if it has no settings (RUN-9).
+    fn name_scope(&mut self, name: &str) -> Result<(), &'static str> {
+        Scope::new(name).map_err(|_| {
+            "a scope must have 1 to 255 bytes, and must not be blank or contain control characters"
+        })?;
+        self.config.scopes.entry(name.to_owned()).or_default();
+        Ok(())
+    }
+
     /// Sets `scope."NAME".PART` to `value`, or records why `value` is wrong.
     fn scope(&mut self, path: &[&str], value: &DeValue<'_>, place: &str) {
         let [_, name, part] = path else { return };
         let value = RawValue::Toml(value);
         let set = || {
-            Scope::new(*name).map_err(|_| {
-                "a scope must have 1 to 255 bytes, and must not be blank or contain control \
-                 characters"
-                    .to_owned()
-            })?;
             let mut trial = IdempotencyConfig::default();
             let own = trial.scopes.entry((*name).to_owned()).or_default();
             match *part {

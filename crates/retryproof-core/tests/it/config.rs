@@ -266,7 +266,7 @@ fn cfg_1_ctx_3_scopes_are_configured_by_name() {
         ("idempotency.scope = 1", "idempotency.scope (app.toml, line 1): expected a table"),
         (
             "idempotency.scope.\"\".ttl = 'PT1S'",
-            r#"idempotency.scope."".ttl = "PT1S" (app.toml, line 1): a scope must have"#,
+            r#"idempotency.scope."" (app.toml, line 1): a scope must have"#,
         ),
         ("idempotency.scope.\"a\\tb\".ttl = 'PT1S'", "a scope must have 1 to 255 bytes"),
     ] {
@@ -399,6 +399,17 @@ fn cfg_1_keys_outside_the_prefix_are_ignored() {
     }
     let foreign = [("IDEMPOTENCYX", "1"), ("idempotency_store", "x"), ("PATH", "/bin")];
     assert!(load(None, &foreign).unwrap().store.is_none());
+}
+
+#[test]
+fn run_9_a_scope_without_settings_is_named_by_the_configuration() {
+    let config = from_file("[idempotency.scope.\"payments\"]\n[idempotency.scope]\nmail = {}");
+    let scopes: Vec<_> = config.unwrap().scopes.into_keys().collect();
+    assert_eq!(scopes, ["mail", "payments"]);
+    for blank in ["[idempotency.scope.\"\"]", "[idempotency.scope.\" \"]\nttl = 'PT1H'"] {
+        let message = from_file(blank).unwrap_err();
+        assert_eq!(message.matches("a scope must have 1 to 255 bytes").count(), 1, "{message}");
+    }
 }
 
 #[test]
