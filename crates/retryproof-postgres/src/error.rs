@@ -43,7 +43,7 @@ impl From<Driver> for Failure {
 }
 
 const TLS: &str = "TLS handshake failed; check the server's certificate and `sslmode`, and that \
-                   the feature `tls` is on";
+                   the feature `tls` is on (`postgres-tls` of the crate `retryproof`)";
 
 pub(crate) const LACKS_PRIVILEGE: &str = "the user lacks a privilege; GRANT it SELECT, INSERT, \
      UPDATE and DELETE on the table, SELECT, INSERT and UPDATE on the `_meta` table, and, unless \

@@ -61,7 +61,8 @@ impl MasterKeys {
     /// Reads lines of keys.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`]. The message names the line and its id, never the key.
+    /// [`ErrorKind::Config`]. The message names the line, and the id if it is shorter than a key. It
+    /// never shows a key.
     pub fn parse(text: &str) -> Result<Self> {
         let mut keys: Vec<(String, DataKey)> = Vec::new();
         for (at, line) in text.lines().enumerate() {
@@ -100,7 +101,7 @@ impl MasterKeys {
     /// [`ErrorKind::Config`] if the file cannot be read, or as for [`parse`](Self::parse).
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let named = |error: Error| error.with("file", path.display());
+        let named = |error: Error| error.with("file", shown_place(&path.to_string_lossy()));
         let text = std::fs::read_to_string(path).map(Zeroizing::new);
         let text = text.map_err(|error| {
             named(
@@ -116,7 +117,7 @@ impl MasterKeys {
     /// # Errors
     /// [`ErrorKind::Config`] if the variable is missing, or as for [`parse`](Self::parse).
     pub fn from_variable(name: &str) -> Result<Self> {
-        let named = |error: Error| error.with("variable", name);
+        let named = |error: Error| error.with("variable", shown_place(name));
         let text = std::env::var(name).map(Zeroizing::new);
         // Drop the standard library's error, because it would quote the variable's value.
         let text = text.map_err(|_| {
@@ -190,6 +191,17 @@ fn shown(id: &str) -> &str {
     if id.len() >= KEY { "(hidden)" } else { id }
 }
 
+/// Returns the name of a file or a variable for a message. Hides a name that contains the digits of
+/// a key, because it may be a line of keys in the place of its file.
+fn shown_place(name: &str) -> &str {
+    let longest = name.split(|digit: char| !digit.is_ascii_hexdigit()).map(str::len).max();
+    if longest >= Some(2 * KEY) {
+        "(hidden: it looks like a key; write the line `ID:KEY` to a file, and name that file)"
+    } else {
+        name
+    }
+}
+
 fn key_of(digits: &str) -> Option<DataKey> {
     if digits.len() != 2 * KEY {
         return None;
@@ -230,6 +242,18 @@ mod tests {
         let keys = master(&format!("# new\n\n two : {other}\n1-a:{A}\n"));
         assert_eq!(keys.current(), "two");
         assert_eq!(format!("{keys:?}"), r#"["two", "1-a"]"#);
+    }
+
+    #[test]
+    fn seal_7_id_4_a_key_in_the_place_of_its_file_is_not_shown() {
+        let line = format!("one:{A}");
+        for error in [MasterKeys::from_file(&line), MasterKeys::from_variable(&line)] {
+            let error = error.unwrap_err();
+            let text = format!("{error} {error:?}");
+            assert!(!text.contains(&A[..16]) && text.contains("looks like a key"), "{text}");
+        }
+        let text = MasterKeys::from_file("no-such.keys").unwrap_err().to_string();
+        assert!(text.contains("no-such.keys"), "{text}");
     }
 
     #[test]

@@ -49,8 +49,8 @@ impl Seals {
     }
 
     /// Creates a sealer that keeps a plain key for `keeps` after its look-up, and overwrites it
-    /// within a second afterwards. A running call keeps its key until the call ends. This process
-    /// notices within `keeps` that another process has destroyed a key (SEAL-4). With zero, every
+    /// within a second afterwards. A running call keeps its key until the call ends. This sealer
+    /// notices within `keeps` that another sealer has destroyed a key (SEAL-4). With zero, every
     /// call looks up its keys.
     #[must_use]
     pub fn caching(table: impl KeyTable, provider: impl KeyProvider, keeps: Duration) -> Self {
@@ -58,9 +58,9 @@ impl Seals {
         Self(Arc::new(Inner { table: Box::new(table), provider: Box::new(provider), cache }))
     }
 
-    /// Destroys the key of a subject permanently (SEAL-4). This process notices the destruction
-    /// immediately, and every other process when its cached copy of the key expires. The call can
-    /// be repeated.
+    /// Destroys the key of a subject permanently (SEAL-4). This sealer and its clones notice the
+    /// destruction immediately. Every other sealer, also one in this process, notices it when its
+    /// cached copy of the key expires. The call can be repeated.
     ///
     /// Copies of the table of keys still contain the wrapped key. If there may be such copies,
     /// rotate the master key afterwards, and destroy the old master key.
@@ -82,7 +82,8 @@ impl Seals {
 
     /// Rewraps, with the current master key, every data key that an older master key wraps, and
     /// returns how many data keys it rewrapped (SEAL-7). Results stay unchanged. Programs can keep
-    /// running if they also have the current master key. The call can be repeated, even after an
+    /// running if the current master key is the first of theirs too. A program with another first
+    /// key would go on wrapping new data keys with it. The call can be repeated, even after an
     /// error.
     ///
     /// # Errors

@@ -99,8 +99,9 @@ pub async fn migrate(url: &str) -> Result<()> {
 /// Like [`migrate`].
 pub async fn migrate_with(config: &IdempotencyConfig) -> Result<()> {
     let named = Named::configured(config)?;
-    seal::migrate(config).await?;
-    named.migrate().await
+    seal::check(config)?;
+    named.migrate().await?;
+    seal::migrate(config).await
 }
 
 /// Looks for problems of the store that the configuration names: the server's role and settings,

@@ -43,8 +43,9 @@ impl Configured {
 
 /// Opens the table of keys and the master keys that the configuration names, to destroy a key or to
 /// rotate the master key (SEAL-4, SEAL-7). For engines, [`connect_with`](crate::connect_with) does
-/// this itself. Opening a SQLite file blocks for a few milliseconds. Connecting to a server takes
-/// at most 10 s.
+/// this itself, and keeps its own copies of plain keys: they use a destroyed key for up to
+/// `seal.cache`, also in this process. Opening a SQLite file blocks for a few milliseconds.
+/// Connecting to a server takes at most 10 s.
 ///
 /// ```no_run
 /// use retryproof::IdempotencyConfig;
@@ -83,6 +84,25 @@ pub async fn seals_with(config: &IdempotencyConfig) -> Result<Seals> {
             Seals::caching(PostgresKeyTable::connect(*server).await?, master, keeps)
         }
     })
+}
+
+/// Checks the settings of the table of keys, if the configuration names one. Changes nothing.
+pub(super) fn check(config: &IdempotencyConfig) -> Result<()> {
+    match config.seal.keys {
+        None => Ok(()),
+        Some(_) => checked(config),
+    }
+}
+
+#[cfg(feature = "seal")]
+fn checked(config: &IdempotencyConfig) -> Result<()> {
+    config.check_seal()?;
+    place(config).map(drop)
+}
+
+#[cfg(not(feature = "seal"))]
+fn checked(_: &IdempotencyConfig) -> Result<()> {
+    Err(without())
 }
 
 /// Creates the table of keys, if the configuration names one.
@@ -162,7 +182,10 @@ fn server(config: &IdempotencyConfig, url: &str) -> Result<Box<PostgresConfig>> 
 /// Returns the path in the URL `sqlite:FILE`. No message repeats a URL (ID-4).
 #[cfg(feature = "seal")]
 fn file<'a>(config: &IdempotencyConfig, url: &'a str) -> Result<&'a str> {
-    let usable = |path: &&str| !path.is_empty() && !path.contains('?') && *path != ":memory:";
+    let usable = |path: &&str| {
+        let names_a_file = !path.is_empty() && *path != ":memory:";
+        names_a_file && !path.contains('?') && !path.starts_with("file:")
+    };
     let Some(path) = path_in(url).filter(usable) else {
         let message = "idempotency.seal.keys is not the URL of a table of keys; expected \
                        `sqlite:FILE`, where FILE is not the store's own file, or \
@@ -170,6 +193,12 @@ fn file<'a>(config: &IdempotencyConfig, url: &'a str) -> Result<&'a str> {
         return Err(Error::new(ErrorKind::Config, message));
     };
     let store = config.store.as_deref().and_then(path_in);
+    if store.is_some_and(|store| store.starts_with("file:")) {
+        // SQLite decodes such a name in its own way, so it cannot be compared with the path.
+        let message = "idempotency.store names its file by a URI `file:…`, so idempotency.seal.keys \
+                       may name the same file; name the store's file by its path";
+        return Err(Error::new(ErrorKind::Config, message));
+    }
     let store = store.and_then(|store| whole(store.split('?').next()?));
     if store.is_some() && store == whole(path) {
         let message = "idempotency.seal.keys names the store's file; keep the table of keys apart \
@@ -237,9 +266,20 @@ mod tests {
             let path = file(&configured(store, keys), keys).unwrap();
             assert_eq!(path, "keys.db", "as the URL of a store is read");
         }
-        for keys in ["keys.db", "sqlite:", "sqlite::memory:", "sqlite:keys.db?table=x"] {
+        for keys in [
+            "keys.db",
+            "sqlite:",
+            "sqlite::memory:",
+            "sqlite:keys.db?table=x",
+            "sqlite:file:keys.db",
+        ] {
             let error = file(&configured("memory:", keys), keys).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config);
+        }
+        for store in ["sqlite:file:records.db", "sqlite://file:./records.db"] {
+            let keys = "sqlite:records.db";
+            let said = file(&configured(store, keys), keys).unwrap_err().to_string();
+            assert!(said.contains("by its path"), "{said}");
         }
     }
 

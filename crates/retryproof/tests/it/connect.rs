@@ -253,6 +253,26 @@ mod sqlite {
         assert!(is_empty(&folder.0));
     }
 
+    #[cfg(feature = "seal")]
+    #[tokio::test]
+    async fn id_5_seal_8_a_refused_migration_makes_no_table_of_keys() {
+        let folder = Folder::new("refused");
+        let mut config = configured(Some(&folder.url("app.db")));
+        let secret = |byte: u8| Some(retryproof::IdentitySecret::new([byte; 32]).unwrap());
+        config.identity_secret = secret(1);
+        retryproof::migrate_with(&config).await.unwrap();
+        config.identity_secret = secret(2);
+        config.seal.keys = Some(folder.url("keys.db"));
+        std::fs::write(folder.0.join("master"), format!("one:{}", "a1".repeat(32))).unwrap();
+        config.seal.master = Some(folder.0.join("master").display().to_string());
+        let error = retryproof::migrate_with(&config).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        assert!(!folder.0.join("keys.db").exists());
+        config.identity_secret = secret(1);
+        retryproof::migrate_with(&config).await.unwrap();
+        assert!(folder.0.join("keys.db").exists());
+    }
+
     #[tokio::test]
     async fn cfg_1_the_keys_of_sqlite_reach_the_store() {
         let folder = Folder::new("keys");
