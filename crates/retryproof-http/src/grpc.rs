@@ -50,7 +50,8 @@
 //! | is larger than `web.max-body-bytes` | 8 `RESOURCE_EXHAUSTED` | |
 //! | repeats a call that still runs after the wait timeout | 10 `ABORTED` | yes |
 //! | repeats a call whose response was not kept | 6 `ALREADY_EXISTS`: the work is done, and a retry gets the same refusal | |
-//! | finds the store unavailable or full, finds the service at its limit or shutting down, or breaks off before its message is complete | 14 `UNAVAILABLE` | yes |
+//! | finds the store unavailable or full, or finds the service at its limit or shutting down | 14 `UNAVAILABLE` | yes |
+//! | breaks off before its message is complete | 14 `UNAVAILABLE` | |
 //! | ran, but its response broke off or could not be recorded; or finds an unreadable record, or an endpoint without a scope | 13 `INTERNAL` | |
 //!
 //! `grpc-status-details-bin` holds a `google.rpc.ErrorInfo` and, if there is a retry time, a

@@ -208,8 +208,9 @@ use crate::validate::Framework;
 ///
 /// # Showing the expansion
 ///
-/// `RETRYPROOF_MACROS_DEBUG=pay cargo check` prints the expansion of the function `pay`; `*` prints
-/// all expansions.
+/// `RETRYPROOF_MACROS_DEBUG=pay cargo check` prints the expansion of the function `pay` when cargo
+/// compiles the crate; `*` prints all expansions. After a build without changes, touch the crate's
+/// `lib.rs` first.
 #[proc_macro_attribute]
 pub fn idempotent(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand::idempotent(Framework::Axum, arguments.into(), item.into()).into()

@@ -54,11 +54,15 @@ impl Client {
         for _ in 0..8 {
             match self.charge(key, charge).await {
                 // Retry: the key is in flight, the store or the server is unavailable, or the
-                // answer was lost.
+                // answer was lost. For a connection that breaks off, tonic says `Unknown`.
                 Err(status)
                     if matches!(
                         status.code(),
-                        Code::Aborted | Code::Unavailable | Code::Cancelled
+                        Code::Aborted
+                            | Code::Unavailable
+                            | Code::Cancelled
+                            | Code::DeadlineExceeded
+                            | Code::Unknown
                     ) =>
                 {
                     tokio::time::sleep(asked_for(status.metadata()).unwrap_or(pause)).await;
