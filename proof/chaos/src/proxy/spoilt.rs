@@ -55,6 +55,11 @@ impl Harm {
         std::mem::take(&mut self.away.lock().over)
     }
 
+    #[cfg(test)]
+    pub(super) fn links(&self) -> usize {
+        self.away.lock().links
+    }
+
     pub(super) fn spoilt(&self) -> usize {
         self.spoilt.load(Ordering::SeqCst)
     }
