@@ -404,7 +404,8 @@ fn cfg_1_keys_outside_the_prefix_are_ignored() {
 #[test]
 fn run_9_a_scope_without_settings_is_named_by_the_configuration() {
     let config = from_file("[idempotency.scope.\"payments\"]\n[idempotency.scope]\nmail = {}");
-    let scopes: Vec<_> = config.unwrap().scopes.into_keys().collect();
+    let mut scopes: Vec<_> = config.unwrap().scopes.into_keys().collect();
+    scopes.sort();
     assert_eq!(scopes, ["mail", "payments"]);
     for blank in ["[idempotency.scope.\"\"]", "[idempotency.scope.\" \"]\nttl = 'PT1H'"] {
         let message = from_file(blank).unwrap_err();
