@@ -210,7 +210,7 @@ async fn cmp_7_sto_5_a_transaction_begins_when_the_file_is_free_or_fails_in_time
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_1_cmp_7_transactions_of_many_sources_cost_no_lease() {
     let world = world();
-    let held = world.held("k", 1_500 * MS).await;
+    let held = world.held("k", 3_000 * MS).await;
     let file = world.dir.file();
     let transactions: Vec<_> = (0..8)
         .map(|_| {
@@ -218,13 +218,13 @@ async fn run_1_cmp_7_transactions_of_many_sources_cost_no_lease() {
             tokio::spawn(async move {
                 loop {
                     let tx = source.begin().await.unwrap();
-                    sleep(300 * MS).await;
+                    sleep(600 * MS).await;
                     drop(tx);
                 }
             })
         })
         .collect();
-    for _ in 0..40 {
+    for _ in 0..60 {
         sleep(100 * MS).await;
         assert!(held.lease().believed_held(), "the beats wait for all transactions");
     }
