@@ -62,8 +62,8 @@ pub(crate) fn is_passing(error: &reqwest_middleware::Error) -> bool {
     }
 }
 
-/// Whether reqwest could send nothing to the URL of the request. The same error for a URL of another
-/// origin is that of a redirect, which follows an answer.
+/// Whether reqwest could send nothing to the URL of the request. The same error for a URL of
+/// another origin is that of a redirect, which follows an answer.
 pub(crate) fn cannot_be_sent(
     error: &reqwest_middleware::Error,
     is_own_origin: impl FnOnce(&reqwest::Url) -> bool,

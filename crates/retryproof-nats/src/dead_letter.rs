@@ -103,8 +103,8 @@ fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> Heade
     let mut headers = HeaderMap::new();
     if let Some(original) = delivery.headers().filter(|_| content.headers) {
         for (name, values) in original.iter() {
-            // If the message is a dead letter that was moved back, the letter's own headers `Nats-…`
-            // are not those of the first message.
+            // If the message is a dead letter that was moved back, the letter's own headers
+            // `Nats-…` are not those of the first message.
             if published(original, name).is_none_or(|value| Some(value) != values.first()) {
                 continue;
             }

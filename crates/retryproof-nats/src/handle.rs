@@ -40,8 +40,8 @@ pub(crate) struct HandlerContext {
 }
 
 impl HandlerContext {
-    /// Handles a message and answers it. Holds the permit `fetched` until the message is answered or
-    /// parked.
+    /// Handles a message and answers it. Holds the permit `fetched` until the message is answered
+    /// or parked.
     pub(crate) async fn handle<H, Fut>(
         self: Arc<Self>,
         delivery: Delivery,
@@ -83,9 +83,9 @@ impl HandlerContext {
 
     /// Runs the handler. If the message is parked, runs the handler again after a pause.
     ///
-    /// A stop gives back the messages whose handler has not started. The server would drop a message
-    /// on its last delivery, so that message can still start until the drain timeout. After that,
-    /// each handler is dropped, and a message on its last delivery becomes a dead letter.
+    /// A stop gives back the messages whose handler has not started. The server would drop a
+    /// message on its last delivery, so that message can still start until the drain timeout. After
+    /// that, each handler is dropped, and a message on its last delivery becomes a dead letter.
     async fn decide<H, Fut>(
         &self,
         delivery: &Delivery,
@@ -98,10 +98,8 @@ impl HandlerContext {
         Fut: Future<Output = Result<Verdict, Poison>>,
     {
         let given_back = Verdict::delayed(self.fetch_timeout);
-        let start_within = match self.replies.is_last_delivery(delivery) {
-            true => self.drain_timeout,
-            false => Duration::ZERO,
-        };
+        let is_last = self.replies.is_last_delivery(delivery);
+        let start_within = if is_last { self.drain_timeout } else { Duration::ZERO };
         let mut too_late_to_start = pin!(stopped_for(start_within, stopping.clone()));
         let mut drained = pin!(stopped_for(self.drain_timeout, stopping.clone()));
         let mut runs = 0_u32;

@@ -19,8 +19,8 @@ pub(crate) fn inert(name: &HeaderName) -> Option<HeaderName> {
 }
 
 /// Returns the first value of a header, as the publisher of the message set it. A dead letter that
-/// was moved back has the first message's headers `Nats-…` under other names, and a `Nats-Msg-Id` of
-/// its own.
+/// was moved back has the first message's headers `Nats-…` under other names, and a `Nats-Msg-Id`
+/// of its own.
 pub(crate) fn published<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
     let value = headers.get(name.clone());
     let moved_back = headers.get(REASON).is_some();

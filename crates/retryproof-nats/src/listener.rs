@@ -120,9 +120,9 @@ impl NatsListener {
     /// handlers. It gives back the messages whose handler has not started, and the server
     /// redelivers them after [`fetch_timeout`](NatsListenerBuilder::fetch_timeout). Handlers that
     /// run longer than [`drain_timeout`](NatsListenerBuilder::drain_timeout) are dropped: their
-    /// leases run out, and their messages are given back too. If the consumer's `max_deliver` allows
-    /// no further delivery, a message can still start until the drain timeout, and is then published
-    /// as a dead letter with the reason `in-flight`.
+    /// leases run out, and their messages are given back too. If the consumer's `max_deliver`
+    /// allows no further delivery, a message can still start until the drain timeout, and is then
+    /// published as a dead letter with the reason `in-flight`.
     ///
     /// The handler returns a verdict on its message;
     /// [`guarded`](retryproof_core::listener::guarded) returns the usual verdict. A panic counts as

@@ -61,8 +61,8 @@ impl MasterKeys {
     /// Reads lines of keys.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`]. The message names the line, and the id if it is shorter than a key. It
-    /// never shows a key.
+    /// [`ErrorKind::Config`]. The message names the line, and the id if it is shorter than a key.
+    /// It never shows a key.
     pub fn parse(text: &str) -> Result<Self> {
         let mut keys: Vec<(String, DataKey)> = Vec::new();
         for (at, line) in text.lines().enumerate() {

@@ -96,8 +96,8 @@ impl SqliteConfig {
                 Some(("synchronous", "normal")) => config.with_synchronous(Synchronous::Normal),
                 _ => {
                     return Err(refuse(
-                        "unknown parameter, or unknown value of a parameter, in the URL of a SQLite \
-                         store; it accepts `table=NAME` and `synchronous=full|normal`",
+                        "unknown parameter, or unknown value of a parameter, in the URL of a \
+                         SQLite store; it accepts `table=NAME` and `synchronous=full|normal`",
                     )
                     .with("parameter", pair.split('=').next().unwrap_or_default()));
                 }

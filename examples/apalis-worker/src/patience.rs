@@ -30,8 +30,8 @@ impl Patience {
             // The store may be briefly unavailable. `None` means that the job itself failed.
             Some(Rejected::Store(error)) if error.is_retryable() => {}
             None => {}
-            // A retry would fail in the same way: for example, the result cannot be replayed, or the
-            // order cannot be a key.
+            // A retry would fail in the same way: for example, the result cannot be replayed, or
+            // the order cannot be a key.
             Some(_) => return None,
         }
         self.retries = self.retries.checked_sub(1)?;

@@ -7,21 +7,28 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::Config;
 use retryproof_core::ErrorKind;
-use retryproof_testkit::broker::Gate;
+use retryproof_nats::NatsListener;
+use retryproof_testkit::broker::{Gate, Running};
 
 use crate::support::{TestStreams, counting, header, start, until, waiting};
+
+/// Starts the listener with five messages, of which the first waits at the gate.
+async fn first_of_five(streams: &TestStreams, listener: NatsListener) -> (Running, Arc<Gate>) {
+    for n in 0..5 {
+        streams.publish(&format!("o-{n}"), "{}").await;
+    }
+    let gate = Arc::new(Gate::closed());
+    let running = start(listener, waiting(streams, &gate));
+    until("the first at work", || gate.begun() == 1).await;
+    (running, gate)
+}
 
 #[tokio::test]
 async fn run_5_a_stop_waits_for_what_runs_and_gives_back_what_was_not_begun() {
     let streams = TestStreams::new().await;
     let listener = streams.listener(Config::default()).await.concurrency(1).build().expect("built");
     let counters = listener.counters();
-    for n in 0..5 {
-        streams.publish(&format!("o-{n}"), "{}").await;
-    }
-    let gate = Arc::new(Gate::closed());
-    let running = start(listener, waiting(&streams, &gate));
-    until("the first at work", || gate.begun() == 1).await;
+    let (running, gate) = first_of_five(&streams, listener).await;
     running.ask_to_stop().await;
     gate.let_go(1);
     running.ended().await.expect("no error");
@@ -46,12 +53,7 @@ async fn run_5_a_stop_gives_back_what_waits_for_a_handler_that_is_still_running(
     let streams = TestStreams::new().await;
     let mut wire = streams.wire().await;
     let listener = streams.listener(Config::default()).await.concurrency(1).build().expect("built");
-    for n in 0..5 {
-        streams.publish(&format!("o-{n}"), "{}").await;
-    }
-    let gate = Arc::new(Gate::closed());
-    let running = start(listener, waiting(&streams, &gate));
-    until("the first at work", || gate.begun() == 1).await;
+    let (running, gate) = first_of_five(&streams, listener).await;
     running.ask_to_stop().await;
     for _ in 0..4 {
         assert!(wire.answer().await.starts_with("-NAK"));

@@ -44,12 +44,13 @@ const LEASE_DIVISOR: u32 = 3;
 /// heartbeats are delayed for longer than 0.4 of its duration, the lease can be lost. When the file
 /// is free again, another call can then take the key over while its holder still runs. A
 /// transaction may therefore be open for at most a third of the shortest lease that this process
-/// holds in the file when the transaction begins. The transaction's own lease counts too. A
-/// transaction that stays open longer is rolled back. Its call fails as `Unavailable`, and the key
-/// is free. An async action is dropped when the limit passes. A blocking action or an HTTP handler
-/// gets the error when it ends. Do slow work (calls to other services) before the transaction
-/// begins, or use longer leases. The leases that *other* processes hold in the file do not count.
-/// If those leases are shorter, set [`with_longest`](Self::with_longest).
+/// holds in the file when the transaction begins. The transaction's own lease counts too, and so
+/// does the time for which the transaction waits until another process has written. A transaction
+/// that stays open longer is rolled back. Its call fails as `Unavailable`, and the key is free. An
+/// async action is dropped when the limit passes. A blocking action or an HTTP handler gets the
+/// error when it ends. Do slow work (calls to other services) before the transaction begins, or use
+/// longer leases. The leases that *other* processes hold in the file do not count. If those leases
+/// are shorter, set [`with_longest`](Self::with_longest).
 #[derive(Clone)]
 pub struct SqliteTxSource {
     conn: Arc<Mutex<Connection>>,

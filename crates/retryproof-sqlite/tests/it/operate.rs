@@ -32,6 +32,20 @@ async fn ops_1_a_released_record_with_a_log_is_not_scanned() {
     assert_eq!(page.records[0].id, id("seen"));
 }
 
+/// Scans the whole store. Returns the number of records found, and of unreadable ones.
+async fn scanned(store: &SqliteStore, limit: usize) -> (usize, u64) {
+    let (mut after, mut found, mut unreadable) = (None, 0, 0);
+    loop {
+        let page = store.scan(after.as_ref(), limit).await.expect("scanned");
+        found += page.records.len();
+        unreadable += page.unreadable;
+        after = page.next;
+        if after.is_none() {
+            return (found, unreadable);
+        }
+    }
+}
+
 #[tokio::test]
 async fn ops_1_names_that_are_not_text_are_counted() {
     let dir = Dir::new();
@@ -42,17 +56,7 @@ async fn ops_1_names_that_are_not_text_are_counted() {
     let spoilt =
         dir.stranger().execute("UPDATE retryproof_records SET key = x'ff' WHERE key = x'61'", []);
     assert_eq!(spoilt.expect("changed"), 1);
-    let (mut after, mut found, mut unreadable) = (None, 0, 0);
-    loop {
-        let page = store.scan(after.as_ref(), 1).await.expect("scanned");
-        found += page.records.len();
-        unreadable += page.unreadable;
-        match page.next {
-            Some(next) => after = Some(next),
-            None => break,
-        }
-    }
-    assert_eq!((found, unreadable), (2, 1));
+    assert_eq!(scanned(&store, 1).await, (2, 1));
 }
 
 /// A script has written a key as text. SQLite keeps it as text, which it sorts before all keys.
@@ -67,17 +71,7 @@ async fn ops_1_a_key_of_another_type_is_counted() {
         dir.stranger().execute("UPDATE retryproof_records SET key = 'b' WHERE key = x'62'", []);
     assert_eq!(spoilt.expect("changed"), 1);
     for limit in [1, 10] {
-        let (mut after, mut found, mut unreadable) = (None, 0, 0);
-        loop {
-            let page = store.scan(after.as_ref(), limit).await.expect("scanned");
-            found += page.records.len();
-            unreadable += page.unreadable;
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
-        assert_eq!((found, unreadable), (2, 1), "pages of {limit}");
+        assert_eq!(scanned(&store, limit).await, (2, 1), "pages of {limit}");
     }
 }
 

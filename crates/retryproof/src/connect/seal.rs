@@ -195,8 +195,9 @@ fn file<'a>(config: &IdempotencyConfig, url: &'a str) -> Result<&'a str> {
     let store = config.store.as_deref().and_then(path_in);
     if store.is_some_and(|store| store.starts_with("file:")) {
         // SQLite decodes such a name in its own way, so it cannot be compared with the path.
-        let message = "idempotency.store names its file by a URI `file:…`, so idempotency.seal.keys \
-                       may name the same file; name the store's file by its path";
+        let message = "idempotency.store names its file by a URI `file:…`, so \
+                       idempotency.seal.keys may name the same file; name the store's file by its \
+                       path";
         return Err(Error::new(ErrorKind::Config, message));
     }
     let store = store.and_then(|store| whole(store.split('?').next()?));
